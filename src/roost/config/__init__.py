@@ -1,0 +1,31 @@
+"""What a run is: typed, documented at each field, and free of torch."""
+
+from roost.config.schema import (
+    DataConfig,
+    EvalConfig,
+    LoraConfig,
+    LossConfig,
+    ModelConfig,
+    OutputConfig,
+    RewardsConfig,
+    RewardSpec,
+    RolloutConfig,
+    RunConfig,
+    Section,
+    TrainConfig,
+)
+
+__all__ = [
+    "DataConfig",
+    "EvalConfig",
+    "LoraConfig",
+    "LossConfig",
+    "ModelConfig",
+    "OutputConfig",
+    "RewardSpec",
+    "RewardsConfig",
+    "RolloutConfig",
+    "RunConfig",
+    "Section",
+    "TrainConfig",
+]

@@ -1,0 +1,281 @@
+"""Every field of a run, with its default and its meaning.
+
+A section given as a bare value sets its main field: ``model = "path"`` is
+``[model] path = "path"``, ``data = "file.jsonl"`` is ``[data] source = "file.jsonl"``, and
+``rewards = ["numeric"]`` is ``[rewards] functions = ["numeric"]``.
+
+Imports neither torch nor transformers (the light law).
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+class Section(BaseModel):
+    """A table of the configuration; unknown fields are errors, values are checked strictly."""
+
+    model_config = ConfigDict(
+        extra="forbid", use_attribute_docstrings=True, validate_default=True, frozen=True
+    )
+    main_field: ClassVar[str | None] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accept_bare_value(cls, value: Any) -> Any:
+        if cls.main_field is not None and not isinstance(value, (dict, BaseModel)):
+            return {cls.main_field: value}
+        return value
+
+
+class ModelConfig(Section):
+    """The policy: which weights, in which precision, on which device."""
+
+    main_field = "path"
+
+    path: str = "tiny"
+    """A local folder, a hub id, or `tiny`: the small arithmetic model that ships with Roost."""
+    revision: str | None = None
+    """Branch, tag or commit of a hub id."""
+    tokenizer: str | None = None
+    """A folder or hub id for the tokenizer, where it is not beside the weights."""
+    dtype: Literal["auto", "bfloat16", "float32"] = "auto"
+    """Working precision of weights and activations. `auto` is bfloat16, and float32 for models
+    under 50 million parameters, where bfloat16 saves nothing. Optimizer states are always
+    float32."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """`auto` takes the GPU where there is one."""
+    trust_remote_code: bool = False
+    """Run Python code that comes with the model. Only for sources you would run yourself."""
+
+
+class LoraConfig(Section):
+    """The adapter, used when `train.method = "lora"`."""
+
+    rank: int = Field(16, ge=1)
+    """Inner width of each adapter."""
+    alpha: float = Field(32.0, gt=0)
+    """The adapter's output is scaled by alpha / rank (alpha / sqrt(rank) with rslora)."""
+    targets: str | list[str] = "all-linear"
+    """`all-linear`, or name endings of the linear layers to adapt, such as `["q_proj", "v_proj"]`."""
+    rslora: bool = False
+    """Rank-stabilised scaling (Kalajdzievski 2023, arXiv:2312.03732)."""
+
+
+class DataConfig(Section):
+    """Where prompts come from and how they become tokens."""
+
+    main_field = "source"
+
+    source: str = "arithmetic"
+    """`arithmetic` (built in), `reasoning_gym:TASK`, a `.jsonl`, `.json`, `.parquet` or `.csv`
+    file, `my_data.py:generator`, `module:generator`, or a datasets hub id."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Passed to the source: size and parameters of a reasoning-gym task, arguments of a
+    generator, `name` of a hub dataset's configuration."""
+    split: str = "train"
+    """Split of a hub dataset."""
+    prompt_column: str = "prompt"
+    """The column that holds the prompt: text, or a list of chat messages."""
+    limit: int | None = Field(None, ge=1)
+    """Read at most this many rows; needed for a generator that never ends."""
+    prompts_per_step: int = Field(8, ge=1)
+    """Prompts of one training step; each gets `rollout.generations` completions."""
+    shuffle: bool = True
+    """Draw prompts in a new random order each epoch, from the run's seed."""
+    system_prompt: str | None = None
+    """Put before each prompt as a system message (a prompt that is text becomes a user message)."""
+    chat: Literal["auto", "always", "never"] = "auto"
+    """Whether a text prompt is wrapped as a user message in the chat template. `auto` does so
+    where the tokenizer has a template."""
+    chat_template: str | None = None
+    """A Jinja template, or the path of a file with one, in place of the tokenizer's."""
+    template_options: dict[str, Any] = Field(default_factory=dict)
+    """Passed to the chat template, such as `enable_thinking = false`."""
+    max_prompt_tokens: int | None = Field(None, ge=1)
+    """Longest prompt; by default the model's context less the completion budget."""
+    overlong: Literal["drop", "truncate", "error"] = "drop"
+    """What happens to longer prompts, before step 0, with a count: leave out, keep the last
+    tokens, or stop."""
+
+
+class EvalConfig(Section):
+    """Held-out evaluation: before the first step, after the last, and in between."""
+
+    source: str | None = None
+    """A prompt source as in `data.source`; by default rows of `data.source` that are never
+    trained on."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Options of `eval.source`."""
+    prompts: int = Field(64, ge=0)
+    """Held-out prompts; 0 turns evaluation off."""
+    every: int = Field(0, ge=0)
+    """Evaluate every so many steps; 0 is only at both ends of the run."""
+    generations: int = Field(1, ge=1)
+    """Completions of each held-out prompt."""
+    temperature: float | None = Field(None, ge=0)
+    """Sampling temperature of evaluation; by default that of `rollout`."""
+
+
+class RolloutConfig(Section):
+    """How completions are sampled, and by which engine."""
+
+    main_field = "engine"
+
+    engine: Literal["embedded"] = "embedded"
+    """`embedded` decodes on the policy's own module: one copy of the weights, nothing to sync."""
+    generations: int = Field(8, ge=2)
+    """Completions of each prompt (G); advantages compare them with each other."""
+    max_completion_tokens: int = Field(512, ge=1)
+    """Token budget of a completion, its stop token included."""
+    temperature: float = Field(1.0, gt=0)
+    """Sampling temperature; the trainer scores at the same one."""
+    top_p: float = Field(1.0, gt=0, le=1)
+    """Nucleus: sample from the likeliest tokens that hold this much probability."""
+    top_k: int = Field(0, ge=0)
+    """Sample from the so many likeliest tokens; 0 is all."""
+    min_p: float = Field(0.0, ge=0, le=1)
+    """Sample from tokens of at least this share of the likeliest token's probability."""
+    stop: list[str] = Field(default_factory=list)
+    """Strings that end a completion."""
+    cache_bytes: int | None = Field(None, ge=1)
+    """Most bytes of key-value cache; samples that do not fit are queued. By default what the
+    memory plan leaves."""
+    max_sequences: int | None = Field(None, ge=1)
+    """Most samples decoded at once; by default all that fit the cache."""
+
+
+class RewardSpec(Section):
+    """One reward function with its settings."""
+
+    main_field = "function"
+
+    function: str
+    """A built-in name, `my_rewards.py:function` or `module:function`."""
+    name: str | None = None
+    """Its name in metrics; by default the function's."""
+    weight: float = 1.0
+    """Its factor in the sum."""
+    args: dict[str, Any] = Field(default_factory=dict)
+    """Keyword arguments passed at each call."""
+
+
+class RewardsConfig(Section):
+    """What is rewarded, and the bounds that rewards run in."""
+
+    main_field = "functions"
+
+    functions: list[RewardSpec] = Field(default_factory=lambda: [RewardSpec(function="numeric")])
+    """Reward functions; a sample's reward is their weighted sum."""
+    deadline_s: float = Field(10.0, gt=0)
+    """Seconds that scoring one sample may take; a worker that overruns is killed and the sample
+    left unscored."""
+    memory_bytes: int | None = Field(4 * 2**30, ge=1)
+    """Address space of a reward worker beyond what it starts with; none is no bound."""
+    workers: int | None = Field(None, ge=1)
+    """Worker processes; by default one per core up to 4."""
+
+
+class LossConfig(Section):
+    """The objective."""
+
+    main_field = "type"
+
+    type: Literal["dapo", "grpo", "dr_grpo", "bnpo"] = "dapo"
+    """How token losses are averaged: `dapo` over all tokens of the batch, `grpo` within each
+    completion first, `dr_grpo` over the full budget, `bnpo` over the tokens of each update."""
+    epsilon: float = Field(0.2, ge=0)
+    """The ratio is clipped below at 1 - epsilon."""
+    epsilon_high: float | None = Field(None, ge=0)
+    """The ratio is clipped above at 1 + epsilon_high; by default epsilon."""
+    delta: float | None = Field(None, gt=0)
+    """Upper bound on the unclipped ratio as well (two-sided clipping, INTELLECT-2)."""
+    beta: float = Field(0.0, ge=0)
+    """Weight of the KL divergence to the starting model; with LoRA the reference is the policy
+    with its adapter off, with full training a frozen copy."""
+    importance: Literal["token", "sequence"] = "token"
+    """Importance ratio of each token, or one of each completion (GSPO, arXiv:2507.18071)."""
+    scale_rewards: Literal["group", "batch", "none"] = "group"
+    """Divide advantages by the standard deviation of the group, of the batch, or not at all."""
+    mask_truncated: bool = False
+    """Leave completions that ran out of budget out of the loss (and out of its token count)."""
+
+
+class TrainConfig(Section):
+    """The optimizer and its schedule."""
+
+    method: Literal["full", "lora"] = "full"
+    """Train all weights, or an adapter over frozen ones."""
+    steps: int = Field(200, ge=1)
+    """Rollout batches to train on."""
+    learning_rate: float = Field(1e-6, ge=0)
+    """Peak learning rate."""
+    schedule: Literal["linear", "cosine", "constant"] = "linear"
+    """Shape of the decay to 0 after warm-up."""
+    warmup_steps: int = Field(0, ge=0)
+    """Steps over which the learning rate rises from 0."""
+    num_iterations: int = Field(1, ge=1)
+    """Update passes over each rollout batch (mu)."""
+    updates_per_batch: int = Field(1, ge=1)
+    """Parts that a rollout batch is split into by prompt, with an optimizer step after each."""
+    optimizer: Literal["adamw", "adamw_8bit"] = "adamw"
+    """`adamw_8bit` keeps moments in 8 bits (needs bitsandbytes and a GPU)."""
+    adam_beta1: float = Field(0.9, ge=0, lt=1)
+    """Decay of the first moment."""
+    adam_beta2: float = Field(0.999, ge=0, lt=1)
+    """Decay of the second moment."""
+    adam_epsilon: float = Field(1e-8, gt=0)
+    """Added to the root of the second moment."""
+    weight_decay: float = Field(0.0, ge=0)
+    """Decoupled weight decay, on matrices only."""
+    max_grad_norm: float = Field(1.0, ge=0)
+    """Gradients are scaled down to this global norm; 0 never clips."""
+    micro_batch_tokens: int | None = Field(None, ge=1)
+    """Tokens of one forward and backward: the bound on training memory. By default from the
+    memory plan."""
+    gradient_checkpointing: bool = True
+    """Recompute layer activations in the backward pass: less memory, a third more arithmetic."""
+
+
+class OutputConfig(Section):
+    """Where the run is kept."""
+
+    main_field = "folder"
+
+    folder: str | None = None
+    """The run folder; by default `runs/<model>-<date>-<time>`."""
+    checkpoint_every: int = Field(50, ge=0)
+    """Steps between checkpoints; 0 is only at the end."""
+    keep_checkpoints: int = Field(2, ge=1)
+    """Older checkpoints are removed."""
+    samples_every: int = Field(1, ge=0)
+    """Steps between files of samples; 0 writes none."""
+    trackers: list[Literal["tensorboard", "trackio", "wandb"]] = Field(default_factory=list)
+    """Experiment trackers that also receive the metrics."""
+
+
+class RunConfig(Section):
+    """A whole run."""
+
+    seed: int = 42
+    """Seeds prompt order, sampling and adapter initialisation."""
+    model: ModelConfig = Field(default_factory=ModelConfig)
+    """The policy."""
+    lora: LoraConfig = Field(default_factory=LoraConfig)
+    """The adapter."""
+    data: DataConfig = Field(default_factory=DataConfig)
+    """The prompts."""
+    rollout: RolloutConfig = Field(default_factory=RolloutConfig)
+    """The sampling."""
+    rewards: RewardsConfig = Field(default_factory=RewardsConfig)
+    """The rewards."""
+    loss: LossConfig = Field(default_factory=LossConfig)
+    """The objective."""
+    train: TrainConfig = Field(default_factory=TrainConfig)
+    """The optimizer."""
+    eval: EvalConfig = Field(default_factory=EvalConfig)
+    """The evaluation."""
+    output: OutputConfig = Field(default_factory=OutputConfig)
+    """The run folder."""
