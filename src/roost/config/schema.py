@@ -59,7 +59,7 @@ class LoraConfig(Section):
     alpha: float = Field(32.0, gt=0)
     """The adapter's output is scaled by alpha / rank (alpha / sqrt(rank) with rslora)."""
     targets: str | list[str] = "all-linear"
-    """`all-linear`, or name endings of the linear layers to adapt, such as `["q_proj", "v_proj"]`."""
+    """`all-linear`, or name endings of the linear layers to adapt: `["q_proj", "v_proj"]`."""
     rslora: bool = False
     """Rank-stabilised scaling (Kalajdzievski 2023, arXiv:2312.03732)."""
 
@@ -261,21 +261,21 @@ class RunConfig(Section):
 
     seed: int = 42
     """Seeds prompt order, sampling and adapter initialisation."""
-    model: ModelConfig = Field(default_factory=ModelConfig)
+    model: ModelConfig = ModelConfig()
     """The policy."""
-    lora: LoraConfig = Field(default_factory=LoraConfig)
+    lora: LoraConfig = LoraConfig()
     """The adapter."""
-    data: DataConfig = Field(default_factory=DataConfig)
+    data: DataConfig = DataConfig()
     """The prompts."""
-    rollout: RolloutConfig = Field(default_factory=RolloutConfig)
+    rollout: RolloutConfig = RolloutConfig()
     """The sampling."""
-    rewards: RewardsConfig = Field(default_factory=RewardsConfig)
+    rewards: RewardsConfig = RewardsConfig()
     """The rewards."""
-    loss: LossConfig = Field(default_factory=LossConfig)
+    loss: LossConfig = LossConfig()
     """The objective."""
-    train: TrainConfig = Field(default_factory=TrainConfig)
+    train: TrainConfig = TrainConfig()
     """The optimizer."""
-    eval: EvalConfig = Field(default_factory=EvalConfig)
+    eval: EvalConfig = EvalConfig()
     """The evaluation."""
-    output: OutputConfig = Field(default_factory=OutputConfig)
+    output: OutputConfig = OutputConfig()
     """The run folder."""
