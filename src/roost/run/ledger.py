@@ -1,0 +1,95 @@
+"""The ledger: peak bytes and seconds of each phase, as measured."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import torch
+
+
+@dataclass(slots=True)
+class PhaseRecord:
+    """One phase over the run so far."""
+
+    peak_bytes: int = 0
+    seconds: float = 0.0
+    times: int = 0
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Measures phases; one owner, the run.
+
+    On a GPU, peak bytes are what the allocator held; on a CPU, the process's resident memory.
+    """
+
+    device: torch.device
+    phases: dict[str, PhaseRecord] = field(default_factory=dict)
+    last: dict[str, PhaseRecord] = field(default_factory=dict)
+    """The same, of the current step alone."""
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Measure what happens inside as one phase."""
+        reset_peak(self.device)
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            seconds = time.perf_counter() - start
+            peak = peak_bytes(self.device)
+            self._add(self.phases, name, peak, seconds)
+            self._add(self.last, name, peak, seconds)
+
+    def begin_step(self) -> None:
+        """Forget the step before."""
+        self.last.clear()
+
+    def step_metrics(self) -> dict[str, float]:
+        """``time/NAME_s`` and ``memory/NAME_peak_bytes`` of the current step."""
+        metrics: dict[str, float] = {}
+        for name, record in self.last.items():
+            metrics[f"time/{name}_s"] = record.seconds
+            metrics[f"memory/{name}_peak_bytes"] = record.peak_bytes
+        return metrics
+
+    @staticmethod
+    def _add(table: dict[str, PhaseRecord], name: str, peak: int, seconds: float) -> None:
+        record = table.setdefault(name, PhaseRecord())
+        record.peak_bytes = max(record.peak_bytes, peak)
+        record.seconds += seconds
+        record.times += 1
+
+
+def reset_peak(device: torch.device) -> None:
+    """Start a new peak measurement."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        return
+    clear = Path("/proc/self/clear_refs")
+    if clear.exists():
+        clear.write_text("5")  # resets VmHWM: proc(5)
+
+
+def peak_bytes(device: torch.device) -> int:
+    """Most bytes held since ``reset_peak``; where the system cannot say, bytes held now."""
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_reserved(device))
+    status = Path("/proc/self/status")
+    if status.exists():
+        for line in status.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return int(psutil.Process().memory_info().rss)
+
+
+def available_bytes(device: torch.device) -> int:
+    """Bytes that this process may still take on a device."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    return int(psutil.virtual_memory().available)
