@@ -114,8 +114,8 @@ def create(root: Path, expected_bytes: int = 0) -> RunFolder:
         probe.unlink()
     except OSError as error:
         raise ConfigError(
-            f"output.folder = '{root}' cannot be written: {error.strerror or error}. Choose another "
-            "folder with --output."
+            f"output.folder = '{root}' cannot be written: {error.strerror or error}. "
+            "Choose another folder with --output."
         ) from error
     check_room(root, expected_bytes)
     return folder

@@ -61,15 +61,15 @@ class _Tensorboard:
     def __init__(self, folder: Path, config: dict[str, Any]) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = SummaryWriter(str(folder / "tensorboard"))  # type: ignore[no-untyped-call]
-        self._writer.add_text("config", json.dumps(config, indent=2))  # type: ignore[no-untyped-call]
+        self._writer = SummaryWriter(str(folder / "tensorboard"))
+        self._writer.add_text("config", json.dumps(config, indent=2))
 
     def log(self, step: int, metrics: Metrics) -> None:
         for name, value in metrics.items():
-            self._writer.add_scalar(name, value, step)  # type: ignore[no-untyped-call]
+            self._writer.add_scalar(name, value, step)
 
     def close(self) -> None:
-        self._writer.close()  # type: ignore[no-untyped-call]
+        self._writer.close()
 
 
 class _WandbLike:

@@ -1,0 +1,164 @@
+"""What a person sees while a run goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Protocol
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+
+class Display(Protocol):
+    """Told what the run does; shows it or not."""
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        ...
+
+    def warn(self, text: str) -> None:
+        """A line that stays and deserves a look."""
+        ...
+
+    def begin(self, what: str, total: int, done: int = 0) -> None:
+        """A stretch of ``total`` steps or samples begins."""
+        ...
+
+    def advance(self, detail: str = "") -> None:
+        """One more is done."""
+        ...
+
+    def waiting_for(self, what: str) -> None:
+        """What the run is doing right now."""
+        ...
+
+    def end(self) -> None:
+        """The stretch is over."""
+        ...
+
+
+class QuietDisplay:
+    """Shows nothing; keeps what was said for whoever asks."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def say(self, text: str) -> None:
+        """Keep a line."""
+        self.lines.append(text)
+
+    def warn(self, text: str) -> None:
+        """Keep a warning."""
+        self.lines.append(f"warning: {text}")
+
+    def begin(self, what: str, total: int, done: int = 0) -> None:
+        """Nothing to show."""
+
+    def advance(self, detail: str = "") -> None:
+        """Nothing to show."""
+
+    def waiting_for(self, what: str) -> None:
+        """Nothing to show."""
+
+    def end(self) -> None:
+        """Nothing to show."""
+
+
+class TerminalDisplay:
+    """Lines and a progress bar on standard error; on a plain pipe, a line now and then."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console(stderr=True, highlight=False)
+        self._progress: Progress | None = None
+        self._plain_done = 0
+        self._plain_total = 0
+        self._what = ""
+
+    def say(self, text: str) -> None:
+        """Print a line above the bar."""
+        self.console.print(escape(text))
+
+    def warn(self, text: str) -> None:
+        """Print a line in yellow."""
+        self.console.print(f"[yellow]{escape(text)}[/yellow]")
+
+    def begin(self, what: str, total: int, done: int = 0) -> None:
+        """Start a bar."""
+        self.end()
+        self._what, self._plain_total, self._plain_done = what, total, done
+        if not self.console.is_terminal:
+            return
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[detail]}"),
+            TextColumn("[dim]{task.fields[waiting]}[/dim]"),
+            console=self.console,
+            transient=True,
+        )
+        self._progress.add_task(what, total=total, completed=done, detail="", waiting="")
+        self._progress.start()
+
+    def advance(self, detail: str = "") -> None:
+        """Move the bar, or print every tenth on a pipe."""
+        self._plain_done += 1
+        if self._progress is not None:
+            task = self._progress.tasks[0]
+            self._progress.update(task.id, advance=1, detail=escape(detail))
+        elif detail and self._is_tenth():
+            done, total = self._plain_done, self._plain_total
+            self.console.print(escape(f"{self._what} {done}/{total}  {detail}"))
+
+    def waiting_for(self, what: str) -> None:
+        """Name what is going on beside the bar."""
+        if self._progress is not None:
+            self._progress.update(self._progress.tasks[0].id, waiting=escape(what))
+
+    def end(self) -> None:
+        """Take the bar away."""
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+
+    def __enter__(self) -> TerminalDisplay:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.end()
+
+    def _is_tenth(self) -> bool:
+        every = max(1, self._plain_total // 10)
+        return self._plain_done % every == 0 or self._plain_done == self._plain_total
+
+
+def step_line(metrics: Mapping[str, float]) -> str:
+    """A step in one line.
+
+    >>> step_line({"reward": 0.5, "completions/mean_length": 12.0, "step_time": 1.25})
+    'reward 0.500  length 12.0  1.2 s/step'
+    """
+    return (
+        f"reward {metrics['reward']:.3f}  "
+        f"length {metrics['completions/mean_length']:.1f}  "
+        f"{metrics['step_time']:.1f} s/step"
+    )

@@ -1,0 +1,58 @@
+"""Ctrl-C and SIGTERM: the first asks for a clean stop, the second stops at once."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any
+
+
+class Interrupted(Exception):
+    """Raised at the next safe place after a stop was asked for."""
+
+
+class StopSwitch:
+    """Remembers that a stop was asked for. Within ``with``, signals flip it.
+
+    A checkpoint taken at the last step boundary loses nothing, so work in progress is dropped
+    rather than waited for; only an optimizer update is always finished.
+    """
+
+    def __init__(self) -> None:
+        self._asked = False
+        self._before: dict[int, Any] = {}
+
+    def ask(self) -> None:
+        """Stop at the next safe place."""
+        self._asked = True
+
+    def check(self) -> None:
+        """A safe place.
+
+        Raises:
+            Interrupted: a stop was asked for.
+        """
+        if self._asked:
+            raise Interrupted
+
+    def __enter__(self) -> StopSwitch:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._on_signal)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before.clear()
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self._asked:
+            raise KeyboardInterrupt
+        self._asked = True
