@@ -98,7 +98,7 @@ def _passes(sample: Sample, pass_reward: float) -> bool:
 
 
 def pass_at_k(n: int, correct: int, k: int) -> float:
-    """Unbiased chance that at least one of k samples passes, from n samples of which ``correct`` do.
+    """Unbiased chance that one of k samples passes, given n samples of which ``correct`` do.
 
     Chen et al. 2021 (arXiv:2107.03374), equation 1.
 

@@ -1,0 +1,98 @@
+"""``roost show``: the state of a run, its curves, its samples."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from roost.cli.curves import curve
+from roost.errors import CheckpointError
+
+CURVES = ("reward", "completions/mean_length", "entropy", "sampling/logp_difference_mean")
+
+
+def add_parser(subparsers: Any) -> None:
+    """Declare the command."""
+    parser = subparsers.add_parser(
+        "show",
+        help="the state of a run, its curves, its samples",
+        description="Show a run folder, while it runs or after.",
+    )
+    parser.add_argument("run", type=Path, metavar="RUN")
+    parser.add_argument("--samples", type=int, default=3, help="how many of the last step's")
+    parser.add_argument("--metric", action="append", help="curves to draw; see metrics.jsonl")
+    parser.add_argument("--json", action="store_true", help="print the state as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the state of a run."""
+    from roost.run import samples_file
+
+    state = run_state(args.run)
+    if args.json:
+        print(json.dumps(state))
+        return 0
+    console = Console(highlight=False)
+    console.print(
+        f"[bold]{escape(str(args.run))}[/bold]: {state['status']}, "
+        f"step {state['step']} of {state['steps']}, policy version {state['policy_version']}"
+    )
+    console.print(f"checkpoints after steps {', '.join(map(str, state['checkpoints'])) or 'none'}")
+    for step, result in state["held_out"].items():
+        console.print(
+            f"held out after step {step}: reward {result['reward']:.3f}, "
+            f"pass@1 {result['pass_at_1']:.3f}"
+        )
+    rows = state["metrics"]
+    for name in args.metric or CURVES:
+        values = [row[name] for row in rows if row.get(name) is not None]
+        if values:
+            console.print(f"\n[cyan]{name}[/cyan]  {values[0]:.4g} -> {values[-1]:.4g}")
+            console.print(escape(curve(values)))
+    files = sorted((args.run / "samples").glob("step-*.parquet"))
+    if files and args.samples:
+        for row in samples_file.read(files[-1])[: args.samples]:
+            reward = "unscored" if row["reward"] is None else f"reward {row['reward']:.3f}"
+            console.print(f"\n[bold]step {row['step']}[/bold], {reward}, {row['finish_reason']}")
+            console.print(f"[dim]{escape(row['prompt'])}[/dim]")
+            console.print(escape(row["completion"]))
+    return 0
+
+
+def run_state(root: Path) -> dict[str, Any]:
+    """All that a run folder says about its run.
+
+    Raises:
+        CheckpointError: it is not a run folder.
+    """
+    from roost.config.loading import load_config
+    from roost.run import checkpoint
+    from roost.run.folder import RunFolder, is_live
+    from roost.run.metrics import read_metrics
+
+    folder = RunFolder(root)
+    if not folder.is_run:
+        raise CheckpointError(f"'{root}' is not a run folder: it holds no config.toml.")
+    config = load_config(folder.config)
+    report = json.loads(folder.report.read_text()) if folder.report.exists() else None
+    rows = read_metrics(folder.metrics)
+    if is_live(root):
+        status = "running"
+    elif report is not None and report["finished"]:
+        status = "finished"
+    else:
+        status = f"stopped; go on with: roost train --resume {root}"
+    return {
+        "status": status,
+        "step": rows[-1]["step"] if rows else 0,
+        "steps": config.train.steps,
+        "policy_version": rows[-1]["policy_version"] if rows else 0,
+        "checkpoints": checkpoint.steps(folder.checkpoints),
+        "held_out": report["held_out"] if report else {},
+        "metrics": rows,
+    }

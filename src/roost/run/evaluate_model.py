@@ -1,0 +1,98 @@
+"""Evaluate a model or a run outside of training: ``roost eval``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from roost.config import RunConfig
+from roost.config.loading import build_config, load_config, quickstart_mapping
+from roost.errors import DataError
+from roost.run import checkpoint
+from roost.run.display import Display
+from roost.run.evaluation import EvalResult, evaluate
+from roost.run.folder import RunFolder
+from roost.run.interrupts import StopSwitch
+from roost.run.launch import PythonObjects
+from roost.run.prepare import prepare
+from roost.run.session import build_engine, build_pool, load_policy, training_sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is evaluated, and how."""
+
+    config: RunConfig
+    base_dir: Path
+    run: RunFolder | None
+    """The run whose newest checkpoint is evaluated; None evaluates the model as it is."""
+
+
+def config_for_model(model: str, sections: Mapping[str, Any], base_dir: Path) -> Subject:
+    """Where ``model`` is a run folder, its configuration; else the model with these sections.
+
+    The tiny model without further sections is evaluated on the quickstart's task.
+    """
+    folder = RunFolder(Path(model))
+    if folder.is_run:
+        config = load_config(folder.config, base=sections)
+        home = Path(json.loads(folder.environment.read_text())["base_dir"])
+        return Subject(config, home, folder)
+    mapping = dict(quickstart_mapping()) if model == "tiny" else {}
+    table = sections.get("model", {})
+    mapping.update(sections)
+    mapping["model"] = {**(table if isinstance(table, Mapping) else {}), "path": model}
+    return Subject(build_config(mapping), base_dir, None)
+
+
+def evaluate_model(
+    subject: Subject,
+    display: Display,
+    *,
+    generations: int,
+    pass_reward: float,
+    objects: PythonObjects,
+) -> EvalResult:
+    """Load, sample the held-out prompts, score.
+
+    Raises:
+        DataError: the source leaves no held-out prompts.
+    """
+    prepared = prepare(
+        subject.config,
+        subject.base_dir,
+        data=objects.data,
+        reward_functions=objects.functions,
+    )
+    prompts = prepared.prompts.held_out
+    if not prompts:
+        raise DataError("eval.prompts = 0 leaves nothing to evaluate; set it to 1 or more.")
+    policy = load_policy(prepared)
+    if subject.run is not None and checkpoint.steps(subject.run.checkpoints):
+        point = checkpoint.load(subject.run.checkpoints)
+        checkpoint.restore_weights(policy.trainable_parameters(), point.weights)
+        policy.version = point.state["policy_version"]
+        display.say(f"evaluating the checkpoint after step {point.step}")
+    sampling = training_sampling(prepared, policy)
+    temperature = subject.config.eval.temperature
+    if temperature is not None:
+        sampling = replace(sampling, temperature=temperature)
+    display.begin("evaluating", len(prompts) * generations)
+    try:
+        with StopSwitch() as stop, build_pool(prepared) as pool:
+            return evaluate(
+                build_engine(prepared, policy),
+                pool,
+                prompts,
+                generations,
+                sampling,
+                seed=subject.config.seed,
+                pass_reward=pass_reward,
+                stop=stop,
+                on_sample=lambda sample: display.advance(),
+            )
+    finally:
+        display.end()

@@ -1,0 +1,171 @@
+"""The training loop. ``train_step`` is one GRPO step, top to bottom."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from statistics import fmean
+
+from roost.algorithm.advantages import assign_advantages
+from roost.rewards import ScoringReport
+from roost.run import samples_file
+from roost.run.display import Display, step_line
+from roost.run.evaluation import EvalResult, evaluate
+from roost.run.interrupts import Interrupted, StopSwitch
+from roost.run.rollout import finish_scoring, generate
+from roost.run.session import Session
+from roost.samples import Group
+
+
+def run(session: Session, display: Display, stop: StopSwitch) -> bool:
+    """Train to the last step. Returns False when a stop was asked for; then all is saved.
+
+    Raises:
+        RewardError: no sample of a step could be scored.
+        CheckpointError: the disk is full.
+    """
+    steps = session.prepared.config.train.steps
+    report = ScoringReport()
+    display.begin("training", steps, done=session.step)
+    try:
+        while True:
+            _evaluate_if_due(session, display, stop)
+            if session.step == steps:
+                break
+            _step_or_rewind(session, report, display, stop)
+            _checkpoint_if_due(session, display)
+    except Interrupted:
+        session.save()
+        return False
+    finally:
+        display.end()
+    session.save()
+    session.save_final()
+    return True
+
+
+def _step_or_rewind(
+    session: Session, report: ScoringReport, display: Display, stop: StopSwitch
+) -> None:
+    """One step; where a stop cuts it short, the prompts it took are given back."""
+    before = session.cursor.state_dict()
+    try:
+        metrics = train_step(session, report, display, stop)
+    except Interrupted:
+        session.cursor.load_state_dict(before)
+        raise
+    display.advance(step_line(metrics))
+
+
+def train_step(
+    session: Session, report: ScoringReport, display: Display, stop: StopSwitch
+) -> dict[str, float]:
+    """Prompts, samples, rewards, advantages, update: one step and its metrics."""
+    config, ledger = session.prepared.config, session.ledger
+    start = time.perf_counter()
+    ledger.begin_step()
+    prompts = session.cursor.next_batch()
+
+    display.waiting_for("sampling")
+    with ledger.phase("generate"):
+        groups = generate(
+            session.engine,
+            session.pool,
+            prompts,
+            config.rollout.generations,
+            session.sampling,
+            seed=config.seed,
+            step=session.step,
+            stop=stop,
+            on_sample=lambda sample: None,
+        )
+
+    display.waiting_for("rewards")
+    with ledger.phase("reward"):
+        scoring = report.add(finish_scoring(session.pool, groups))
+    for message in scoring.messages:
+        display.warn(message)
+
+    display.waiting_for("training")
+    with ledger.phase("train"):
+        rewards = assign_advantages(groups, config.loss.scale_rewards)
+        update = session.trainer.update(groups)
+
+    session.step += 1
+    metrics = {
+        "step": session.step,
+        **rewards.metrics(),
+        **scoring.metrics(),
+        **completion_metrics(groups),
+        **update,
+        **ledger.step_metrics(),
+        "policy_version": session.policy.version,
+        "step_time": time.perf_counter() - start,
+    }
+    session.record(metrics)
+    _write_samples(session, groups)
+    return metrics
+
+
+def completion_metrics(groups: list[Group]) -> dict[str, float]:
+    """Lengths and endings of a batch's completions, under TRL's names."""
+    samples = [sample for group in groups for sample in group.samples]
+    lengths = [len(sample.token_ids) for sample in samples]
+    ended = [len(sample.token_ids) for sample in samples if not sample.truncated]
+    return {
+        "completions/mean_length": fmean(lengths),
+        "completions/min_length": min(lengths),
+        "completions/max_length": max(lengths),
+        "completions/clipped_ratio": 1.0 - len(ended) / len(samples),
+        "completions/mean_terminated_length": fmean(ended) if ended else 0.0,
+        "completions/min_terminated_length": min(ended, default=0),
+        "completions/max_terminated_length": max(ended, default=0),
+        "tokens/generated": sum(lengths),
+    }
+
+
+def _checkpoint_if_due(session: Session, display: Display) -> None:
+    config = session.prepared.config
+    every = config.output.checkpoint_every
+    # The last step is saved by the loop's end.
+    if every and session.step % every == 0 and session.step < config.train.steps:
+        display.waiting_for("writing a checkpoint")
+        session.save()
+
+
+def _evaluate_if_due(session: Session, display: Display, stop: StopSwitch) -> None:
+    """Evaluate at both ends and every so many steps, each step once, resumed or not."""
+    config, prompts = session.prepared.config, session.prepared.prompts.held_out
+    step, every = session.step, config.eval.every
+    due = step in (0, config.train.steps) or (every > 0 and step % every == 0)
+    if not prompts or not due or str(step) in session.evaluations:
+        return
+    display.waiting_for("held-out evaluation")
+    temperature = config.eval.temperature
+    sampling = session.sampling
+    if temperature is not None:
+        sampling = replace(sampling, temperature=temperature)
+    result = evaluate(
+        session.engine,
+        session.pool,
+        prompts,
+        config.eval.generations,
+        sampling,
+        seed=config.seed,
+        stop=stop,
+    )
+    session.evaluations[str(step)] = result.as_dict()
+    display.say(_eval_line(step, result))
+
+
+def _eval_line(step: int, result: EvalResult) -> str:
+    return (
+        f"held out, after step {step}: reward {result.reward:.3f}, pass@1 {result.pass_at_1:.3f} "
+        f"on {result.prompts} prompts"
+    )
+
+
+def _write_samples(session: Session, groups: list[Group]) -> None:
+    every = session.prepared.config.output.samples_every
+    if every and session.step % every == 0:
+        samples_file.write(session.folder.samples, session.step, groups)

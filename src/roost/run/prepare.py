@@ -1,0 +1,104 @@
+"""All that can be checked before a weight is loaded: model files, prompts, rewards, memory."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from roost.config import RunConfig
+from roost.data.prompts import PromptSets, load_prompts
+from roost.model import loading
+from roost.planner.embedded import EmbeddedPlan, plan_embedded
+from roost.planner.shapes import ModelShape, shape_from_config
+from roost.rewards import Reward, load_rewards
+from roost.run.ledger import available_bytes
+from roost.run.metrics import check_trackers
+from roost.samples import Prompt
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A run that has passed every check that needs no weights."""
+
+    config: RunConfig
+    base_dir: Path
+    source: loading.ModelSource
+    model_config: Any
+    tokenizer: Any
+    device: torch.device
+    dtype: torch.dtype
+    context_length: int
+    prompts: PromptSets
+    rewards: list[Reward]
+    shape: ModelShape
+    plan: EmbeddedPlan
+    model_fingerprint: str
+    data_fingerprint: str
+
+
+def prepare(
+    config: RunConfig,
+    base_dir: Path,
+    *,
+    data: Any = None,
+    reward_functions: dict[str, Any] | None = None,
+) -> Prepared:
+    """Check a run and make its plan.
+
+    Args:
+        config: The run.
+        base_dir: Where relative paths of data and reward files start.
+        data: Prompts given as a Python object, in place of ``data.source``.
+        reward_functions: Python functions by the name that ``rewards.functions`` uses for them.
+
+    Raises:
+        RoostError: the first thing that is wrong, by name.
+    """
+    check_trackers(config.output.trackers)
+    source = loading.find_model(config.model)
+    model_config = loading.load_model_config(source)
+    tokenizer = loading.load_tokenizer(source, config.model.tokenizer)
+    rewards = load_rewards(config.rewards, base_dir, functions=reward_functions or {})
+    context = loading.context_length(model_config)
+    prompts = load_prompts(
+        config, tokenizer, context_length=context, base_dir=base_dir, source=data
+    )
+    shape = shape_from_config(model_config.to_dict())
+    device = loading.choose_device(config.model)
+    dtype = loading.choose_dtype(config.model, shape.parameters)
+    plan = plan_embedded(
+        config,
+        shape,
+        available_bytes=available_bytes(device),
+        dtype_bytes=dtype.itemsize,
+        prompt_tokens=prompts.report.longest,
+    )
+    return Prepared(
+        config=config,
+        base_dir=base_dir,
+        source=source,
+        model_config=model_config,
+        tokenizer=tokenizer,
+        device=device,
+        dtype=dtype,
+        context_length=context,
+        prompts=prompts,
+        rewards=rewards,
+        shape=shape,
+        plan=plan,
+        model_fingerprint=loading.fingerprint(source),
+        data_fingerprint=fingerprint_prompts([*prompts.train, *prompts.held_out]),
+    )
+
+
+def fingerprint_prompts(prompts: Sequence[Prompt]) -> str:
+    """A digest of prompts' ids and tokens, to tell on resume that the data is the same."""
+    digest = hashlib.sha256()
+    for prompt in prompts:
+        digest.update(repr((prompt.id, prompt.token_ids)).encode())
+    return digest.hexdigest()

@@ -1,0 +1,204 @@
+"""A run in memory: its parts, how they are put together, and how they are saved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from roost.config.loading import dump_toml
+from roost.data.cursor import PromptCursor
+from roost.engines.embedded import EmbeddedEngine, stop_token_ids
+from roost.engines.protocol import Engine, SamplingParams
+from roost.errors import CheckpointError
+from roost.model import loading
+from roost.model.policy import Policy
+from roost.rewards import RewardPool
+from roost.run import checkpoint, environment
+from roost.run.checkpoint import Checkpoint
+from roost.run.folder import RunFolder, write_json
+from roost.run.ledger import Ledger
+from roost.run.metrics import MetricsLog, Tracker, open_trackers
+from roost.run.prepare import Prepared
+from roost.training.adapters import add_adapter
+from roost.training.trainer import Trainer
+
+
+@dataclass(slots=True)
+class Session:
+    """Owns the parts of a run. Each part owns its own state; the step count is owned here."""
+
+    prepared: Prepared
+    folder: RunFolder
+    policy: Policy
+    cursor: PromptCursor
+    engine: Engine
+    pool: RewardPool
+    trainer: Trainer
+    ledger: Ledger
+    log: MetricsLog
+    trackers: list[Tracker]
+    sampling: SamplingParams
+    step: int = 0
+    """Steps completed."""
+    evaluations: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Held-out results by the step they were taken after."""
+
+    def close(self) -> None:
+        """Stop workers and trackers."""
+        self.pool.close()
+        for tracker in self.trackers:
+            tracker.close()
+
+    def record(self, metrics: dict[str, float]) -> None:
+        """Add a row to metrics.jsonl and the trackers."""
+        self.log.append(metrics)
+        for tracker in self.trackers:
+            tracker.log(self.step, metrics)
+
+    def save(self) -> None:
+        """Write a checkpoint of the state after ``self.step`` steps."""
+        config = self.prepared.config
+        weights = self.policy.trainable_parameters()
+        state = {
+            "step": self.step,
+            "policy_version": self.policy.version,
+            "cursor": self.cursor.state_dict(),
+            "trainer": self.trainer.counters(),
+            "evaluations": self.evaluations,
+            "model_fingerprint": self.prepared.model_fingerprint,
+            "data_fingerprint": self.prepared.data_fingerprint,
+        }
+        point = Checkpoint(self.step, dict(weights), self.trainer.optimizer.state_dict(), state)
+        checkpoint.save(self.folder.checkpoints, point, config.output.keep_checkpoints)
+
+    def restore(self, point: Checkpoint) -> None:
+        """Continue from a checkpoint.
+
+        Raises:
+            CheckpointError: it is of another model, other data, or another set of weights.
+        """
+        for what in ("model", "data"):
+            mine = getattr(self.prepared, f"{what}_fingerprint")
+            if point.state[f"{what}_fingerprint"] != mine:
+                raise CheckpointError(
+                    f"the checkpoint was made with another {what} than this run's: its files have "
+                    "changed since. Put them back as they were, or start a new run."
+                )
+        checkpoint.restore_weights(self.policy.trainable_parameters(), point.weights)
+        self.trainer.optimizer.load_state_dict(point.optimizer)
+        self.trainer.load_counters(point.state["trainer"])
+        self.cursor.load_state_dict(point.state["cursor"])
+        self.policy.version = point.state["policy_version"]
+        self.evaluations = point.state["evaluations"]
+        self.step = point.step
+
+    def save_final(self) -> None:
+        """Write ``final/``: the model or adapter with tokenizer and chat template.
+
+        It loads with ``AutoModelForCausalLM`` or ``PeftModel``.
+        """
+        module: Any = self.policy.module
+        module.save_pretrained(self.folder.final)
+        self.prepared.tokenizer.save_pretrained(self.folder.final)
+
+
+def open_session(prepared: Prepared, folder: RunFolder, point: Checkpoint | None) -> Session:
+    """Load the weights and build every part; with a checkpoint, continue from it."""
+    config = prepared.config
+    policy = load_policy(prepared)
+    reference = None
+    if config.loss.beta > 0 and not policy.is_adapter:
+        reference = load_reference(prepared)
+    trainer = Trainer(
+        policy,
+        config,
+        micro_batch_tokens=prepared.plan.micro_batch_tokens,
+        reference=reference,
+    )
+    session = Session(
+        prepared=prepared,
+        folder=folder,
+        policy=policy,
+        cursor=PromptCursor(
+            prepared.prompts.train,
+            config.data.prompts_per_step,
+            shuffle=config.data.shuffle,
+            seed=config.seed,
+        ),
+        engine=build_engine(prepared, policy),
+        pool=build_pool(prepared),
+        trainer=trainer,
+        ledger=Ledger(prepared.device),
+        log=MetricsLog(folder.metrics, resume_step=point.step if point else 0),
+        trackers=open_trackers(config.output.trackers, folder.root, config.model_dump()),
+        sampling=training_sampling(prepared, policy),
+    )
+    if point is not None:
+        session.restore(point)
+    return session
+
+
+def load_policy(prepared: Prepared) -> Policy:
+    """The policy, its adapter added where the run trains one."""
+    config = prepared.config
+    module = loading.load_module(
+        prepared.source, prepared.model_config, prepared.dtype, prepared.device
+    )
+    if config.train.method == "lora":
+        module = add_adapter(module, config.lora, seed=config.seed)
+    return Policy(module)
+
+
+def load_reference(prepared: Prepared) -> Policy:
+    """A frozen copy of the starting model, for the KL of full training."""
+    module = loading.load_module(
+        prepared.source, prepared.model_config, prepared.dtype, prepared.device
+    )
+    module.requires_grad_(False)
+    return Policy(module)
+
+
+def build_engine(prepared: Prepared, policy: Policy) -> Engine:
+    """The rollout engine that the configuration names."""
+    return EmbeddedEngine(
+        policy,
+        prepared.tokenizer,
+        cache_bytes=prepared.plan.cache_bytes,
+        max_sequences=prepared.config.rollout.max_sequences,
+    )
+
+
+def build_pool(prepared: Prepared) -> RewardPool:
+    """The reward workers, started."""
+    settings = prepared.config.rewards
+    return RewardPool(
+        prepared.rewards,
+        deadline_s=settings.deadline_s,
+        memory_bytes=settings.memory_bytes,
+        workers=settings.workers,
+    )
+
+
+def training_sampling(prepared: Prepared, policy: Policy) -> SamplingParams:
+    """How training samples are drawn."""
+    rollout = prepared.config.rollout
+    return SamplingParams(
+        max_completion_tokens=rollout.max_completion_tokens,
+        temperature=rollout.temperature,
+        top_p=rollout.top_p,
+        top_k=rollout.top_k,
+        min_p=rollout.min_p,
+        stop=tuple(rollout.stop),
+        stop_token_ids=stop_token_ids(policy, prepared.tokenizer),
+    )
+
+
+def write_description(prepared: Prepared, folder: RunFolder) -> None:
+    """Write config.toml and environment.json of a new run."""
+    folder.config.write_text(dump_toml(prepared.config))
+    write_json(
+        folder.environment,
+        environment.describe(
+            prepared.config.seed, prepared.device, prepared.model_fingerprint, prepared.base_dir
+        ),
+    )
