@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from statistics import fmean
 
 _BARS = " ▁▂▃▄▅▆▇█"
@@ -18,10 +19,12 @@ def curve(values: Sequence[float], width: int = 64, height: int = 4) -> str:
     low, high = min(columns), max(columns)
     span = (high - low) or 1.0
     eighths = [round((value - low) / span * height * 8) for value in columns]
-    lines = []
-    for row in range(height - 1, -1, -1):
-        lines.append("".join(_BARS[min(8, max(0, level - row * 8))] for level in eighths))
-    return "\n".join(lines)
+    rows = range(height - 1, -1, -1)
+    return "\n".join("".join(_bar(level - row * 8) for level in eighths) for row in rows)
+
+
+def _bar(eighths: int) -> str:
+    return _BARS[min(8, max(0, eighths))]
 
 
 def _resample(values: Sequence[float], width: int) -> list[float]:
@@ -29,4 +32,4 @@ def _resample(values: Sequence[float], width: int) -> list[float]:
     if count <= width:
         return list(values)
     edges = [round(i * count / width) for i in range(width + 1)]
-    return [fmean(values[a:b]) for a, b in zip(edges, edges[1:], strict=False)]
+    return [fmean(values[a:b]) for a, b in pairwise(edges)]

@@ -108,8 +108,9 @@ def announce(prepared: Prepared, display: Display) -> None:
         display.say(f"data    {line}")
     display.say(f"rewards {', '.join(reward.name for reward in prepared.rewards)}")
     display.say(
-        f"step    {config.data.prompts_per_step} prompts x {config.rollout.generations} completions "
-        f"of up to {config.rollout.max_completion_tokens} tokens, {config.train.steps} steps"
+        f"step    {config.data.prompts_per_step} prompts x {config.rollout.generations} "
+        f"completions of up to {config.rollout.max_completion_tokens} tokens, "
+        f"{config.train.steps} steps"
     )
     for line in prepared.plan.short():
         display.say(f"plan    {line}")

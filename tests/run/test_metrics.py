@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from roost.errors import ConfigError
+from roost.run.metrics import MetricsLog, check_trackers, read_metrics
+
+
+def test_rows_come_back(tmp_path: Path) -> None:
+    log = MetricsLog(tmp_path / "m.jsonl")
+    log.append({"step": 1, "reward": 0.5})
+    log.append({"step": 2, "reward": math.nan})
+    assert read_metrics(tmp_path / "m.jsonl") == [
+        {"step": 1, "reward": 0.5},
+        {"step": 2, "reward": None},
+    ]
+
+
+def test_resume_drops_later_rows_and_a_half_written_one(tmp_path: Path) -> None:
+    path = tmp_path / "m.jsonl"
+    path.write_text('{"step": 1}\n{"step": 2}\n{"step": 3}\n{"ste')
+    MetricsLog(path, resume_step=2).append({"step": 3, "new": 1})
+    assert read_metrics(path) == [{"step": 1}, {"step": 2}, {"step": 3, "new": 1}]
+
+
+def test_no_file_is_no_rows(tmp_path: Path) -> None:
+    assert read_metrics(tmp_path / "none.jsonl") == []
+
+
+def test_a_tracker_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("roost.run.metrics.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"'wandb', which is not installed.*pip install wandb"):
+        check_trackers(["wandb"])
