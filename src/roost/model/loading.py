@@ -9,15 +9,18 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging as transformers_logging
 
 from roost.config import ModelConfig
 from roost.errors import ModelError
@@ -190,15 +193,12 @@ def load_module(source: ModelSource, config: Any, dtype: torch.dtype, device: to
             attn_implementation=attention.NAME,
             use_safetensors=True,
             output_loading_info=True,
+            # Mismatches are reported by name below; transformers' own error does not name them.
+            ignore_mismatched_sizes=True,
             **source.hub_options,
         ),
     )
-    missing = sorted(info["missing_keys"])
-    if missing:
-        raise ModelError(
-            f"the weights of '{source.location}' lack {len(missing)} tensors that its config.json "
-            f"asks for, the first {missing[0]!r}: they would be random numbers."
-        )
+    _check_complete(source.location, info)
     _check_finite(source.location, module)
     module.to(device)
     module.eval()
@@ -238,6 +238,22 @@ def fingerprint(source: ModelSource) -> str:
     return digest.hexdigest()
 
 
+def _check_complete(location: str, info: dict[str, Any]) -> None:
+    missing = sorted(info["missing_keys"])
+    if missing:
+        raise ModelError(
+            f"the weights of '{location}' lack {len(missing)} tensors that its config.json "
+            f"asks for, the first {missing[0]!r}: they would be random numbers."
+        )
+    mismatched = sorted(info["mismatched_keys"])
+    if mismatched:
+        name, found, wanted = mismatched[0]
+        raise ModelError(
+            f"{len(mismatched)} weights of '{location}' have another shape than its config.json "
+            f"asks for, the first {name!r}: {tuple(found)} instead of {tuple(wanted)}."
+        )
+
+
 def _check_finite(location: str, module: nn.Module) -> None:
     for name, tensor in module.state_dict().items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
@@ -247,8 +263,9 @@ def _check_finite(location: str, module: nn.Module) -> None:
 def _from_hub(source: ModelSource, what: str, load: Callable[[], Any]) -> Any:
     """Run a transformers loader and turn its many failures into one error that says what to do."""
     try:
-        return load()
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
+        with _quiet_transformers():
+            return load()
+    except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
         cause = str(error).strip().splitlines()
         reason = cause[0] if cause else type(error).__name__
         if source.local:
@@ -261,3 +278,20 @@ def _from_hub(source: ModelSource, what: str, load: Callable[[], Any]) -> Any:
         raise ModelError(
             f"the {what} of model.path = '{source.location}' cannot be loaded: {reason} {hint}"
         ) from error
+
+
+@contextmanager
+def _quiet_transformers() -> Iterator[None]:
+    """Keep transformers' loading reports and bars off the screen: errors here say it shorter."""
+    before, bars = (
+        transformers_logging.get_verbosity(),
+        transformers_logging.is_progress_bar_enabled(),
+    )
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(before)
+        if bars:
+            transformers_logging.enable_progress_bar()
