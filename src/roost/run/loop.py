@@ -14,7 +14,7 @@ from roost.run.evaluation import EvalResult, evaluate
 from roost.run.interrupts import Interrupted, StopSwitch
 from roost.run.rollout import finish_scoring, generate
 from roost.run.session import Session
-from roost.samples import Group
+from roost.samples import Group, Sample
 
 
 def run(session: Session, display: Display, stop: StopSwitch) -> bool:
@@ -66,7 +66,6 @@ def train_step(
     ledger.begin_step()
     prompts = session.cursor.next_batch()
 
-    display.waiting_for("sampling")
     with ledger.phase("generate"):
         groups = generate(
             session.engine,
@@ -77,7 +76,7 @@ def train_step(
             seed=config.seed,
             step=session.step,
             stop=stop,
-            on_sample=lambda sample: None,
+            on_sample=SampleCounter(display, len(prompts) * config.rollout.generations),
         )
 
     display.waiting_for("rewards")
@@ -105,6 +104,21 @@ def train_step(
     session.record(metrics)
     _write_samples(session, groups)
     return metrics
+
+
+class SampleCounter:
+    """Shows how many of a step's samples have finished."""
+
+    def __init__(self, display: Display, total: int) -> None:
+        self._display = display
+        self._total = total
+        self._done = 0
+        display.waiting_for(f"sampling 0/{total}")
+
+    def __call__(self, sample: Sample) -> None:
+        """Count one more."""
+        self._done += 1
+        self._display.waiting_for(f"sampling {self._done}/{self._total}")
 
 
 def completion_metrics(groups: list[Group]) -> dict[str, float]:

@@ -1,0 +1,52 @@
+"""A run that kills itself at a named moment, as a power cut would.
+
+``python killed_run.py FOLDER PHASE COUNT CONFIG_JSON``: trains into FOLDER with the configuration
+(or resumes where FOLDER holds a run), and sends itself SIGKILL the COUNT-th time that the run says
+it is waiting for something that starts with PHASE. An empty PHASE never kills.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import torch
+
+from roost.config.loading import build_config
+from roost.run.display import QuietDisplay
+from roost.run.folder import RunFolder
+from roost.run.launch import PythonObjects, resume_run, start_run
+
+
+class KillingDisplay(QuietDisplay):
+    """Counts down the moments of one phase."""
+
+    def __init__(self, phase: str, count: int) -> None:
+        super().__init__()
+        self._phase = phase
+        self._left = count
+
+    def waiting_for(self, what: str) -> None:
+        if self._phase and what.startswith(self._phase):
+            self._left -= 1
+            if self._left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main() -> None:
+    folder, phase, count, config = sys.argv[1:5]
+    torch.set_num_threads(1)
+    display = KillingDisplay(phase, int(count))
+    if RunFolder(Path(folder)).is_run:
+        resume_run(Path(folder), display, objects=PythonObjects())
+    else:
+        mapping = json.loads(config)
+        mapping.setdefault("output", {})["folder"] = folder
+        start_run(build_config(mapping), Path.cwd(), display, objects=PythonObjects())
+
+
+if __name__ == "__main__":
+    main()
