@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from support import killed_run
 
 from roost.run import checkpoint, samples_file
 from roost.run.metrics import read_metrics
+from support import killed_run
 
 STEPS = 4
 NOT_COMPARED = ("time/", "memory/", "step_time")
