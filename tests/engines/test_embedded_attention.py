@@ -1,0 +1,118 @@
+"""The engine's attention against plain softmax attention in float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roost.engines.embedded.attention import DecodeLayout, PrefillLayout, Row
+from roost.engines.embedded.cache import LayerShape, SlotCache
+from roost.engines.embedded.partial import MASKED, merge, partial_attention
+from roost.model.attention import AttentionParams
+
+KV_HEADS, REPEATS, DIM = 2, 3, 8
+SHAPE = [LayerShape(KV_HEADS, DIM, DIM)]
+
+
+def make_cache(slots, capacity):
+    return SlotCache(SHAPE, slots, capacity, torch.float32, torch.device("cpu"))
+
+
+def reference(query, keys, values, params, position):
+    """One query ``[heads, dim]`` at a position over its sequence ``[tokens, kv_heads, dim]``."""
+    k = keys.double().repeat_interleave(REPEATS, dim=1)
+    v = values.double().repeat_interleave(REPEATS, dim=1)
+    scores = torch.einsum("hd,thd->ht", query.double(), k) * params.scale
+    if params.softcap is not None:
+        scores = params.softcap * torch.tanh(scores / params.softcap)
+    if params.window is not None:
+        scores[:, : max(0, position - params.window + 1)] = -torch.inf
+    return torch.einsum("ht,thd->hd", scores.softmax(-1), v)
+
+
+params_of_layers = st.builds(
+    AttentionParams,
+    layer=st.just(0),
+    scale=st.sampled_from([0.2, 1.0]),
+    window=st.sampled_from([None, 1, 3, 50]),
+    softcap=st.sampled_from([None, 1.5]),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    params=params_of_layers,
+    prompt_lengths=st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    rows=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 6)), min_size=1, max_size=7),
+    seed=st.integers(0, 1000),
+)
+def test_prefill_then_decode_equals_plain_attention(params, prompt_lengths, rows, seed):
+    generator = torch.Generator().manual_seed(seed)
+
+    def tokens(count):
+        return [
+            torch.randn(count, heads, DIM, generator=generator)
+            for heads in (KV_HEADS * REPEATS, KV_HEADS, KV_HEADS)
+        ]
+
+    prompts, own = make_cache(len(prompt_lengths), 9), make_cache(len(rows), 7)
+    parts = [tokens(length) for length in prompt_lengths]
+    layout = PrefillLayout(prompts, range(len(parts)), prompt_lengths)
+    output = layout.attend(*(torch.cat(column) for column in zip(*parts, strict=True)), params)
+    expected = [
+        reference(q[i], k[: i + 1], v[: i + 1], params, i)
+        for q, k, v in parts
+        for i in range(len(q))
+    ]
+    torch.testing.assert_close(output.double(), torch.stack(expected), rtol=0, atol=1e-5)
+
+    rows = [(group % len(parts), length) for group, length in rows]
+    completions = [tokens(length + 1) for _, length in rows]
+    for row, (_, length) in enumerate(rows):
+        own.keys[0][row, :, :length] = completions[row][1][:-1].transpose(0, 1)
+        own.values[0][row, :, :length] = completions[row][2][:-1].transpose(0, 1)
+    layout = DecodeLayout(prompts, own, [Row(g, prompt_lengths[g], n) for g, n in rows])
+    newest = (torch.stack([c[i][-1] for c in completions]) for i in range(3))
+    output = layout.attend(*newest, params)
+    expected = [
+        reference(
+            q[-1],
+            torch.cat([parts[g][1], k]),
+            torch.cat([parts[g][2], v]),
+            params,
+            prompt_lengths[g] + n,
+        )
+        for (g, n), (q, k, v) in zip(rows, completions, strict=True)
+    ]
+    torch.testing.assert_close(output.double(), torch.stack(expected), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("softcap", [None, 2.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_part_without_a_visible_key_weighs_nothing(softcap, dtype):
+    query, key, value = (torch.randn(2, 2, n, 8).to(dtype) for n in (3, 5, 5))
+    hidden = torch.full((2, 1, 1, 5), MASKED)
+    nothing = partial_attention(query, key, value, hidden, 0.5, softcap)
+    whole = partial_attention(query, key, value, None, 0.5, softcap)
+    assert torch.equal(merge(*whole, *nothing), whole[0])
+    assert torch.equal(merge(*nothing, *whole), whole[0])
+
+
+def test_moving_a_slot_copies_its_used_part():
+    cache = make_cache(3, 4)
+    for tensor in (*cache.keys, *cache.values):
+        tensor.copy_(torch.randn(tensor.shape))
+    before = [tensor.clone() for tensor in (*cache.keys, *cache.values)]
+    cache.move(2, 0, 3)
+    for tensor, old in zip((*cache.keys, *cache.values), before, strict=True):
+        assert torch.equal(tensor[0, :, :3], old[2, :, :3])
+        assert torch.equal(tensor[0, :, 3:], old[0, :, 3:])
+        assert torch.equal(tensor[1:], old[1:])
+
+
+def test_cache_starts_at_zero_and_knows_its_size():
+    cache = make_cache(3, 4)
+    assert all(not tensor.any() for tensor in (*cache.keys, *cache.values))
+    assert cache.nbytes == 2 * 3 * KV_HEADS * 4 * DIM * 4
