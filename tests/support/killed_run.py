@@ -14,8 +14,8 @@ import sys
 from pathlib import Path
 
 import torch
-from roost.config.loading import build_config
 
+from roost.config.loading import build_config
 from roost.run.display import QuietDisplay
 from roost.run.folder import RunFolder
 from roost.run.launch import PythonObjects, resume_run, start_run

@@ -1,0 +1,60 @@
+"""Fields that are fine alone and wrong together."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from roost.config.schema import RunConfig
+
+
+def check(config: RunConfig) -> Iterator[str]:
+    """Each contradiction in a configuration, as a sentence that says what to change."""
+    yield from _check_loss(config)
+    yield from _check_training(config)
+    yield from _check_rewards(config)
+
+
+def _check_loss(config: RunConfig) -> Iterator[str]:
+    loss = config.loss
+    if loss.epsilon >= 1:
+        yield f"loss.epsilon = {loss.epsilon}: should be less than 1, or nothing is clipped below"
+    high = loss.epsilon if loss.epsilon_high is None else loss.epsilon_high
+    if loss.delta is not None and loss.delta <= 1 + high:
+        yield (
+            f"loss.delta = {loss.delta}: should be above 1 + epsilon_high = {1 + high:g}, since it "
+            "bounds ratios that the clipping leaves"
+        )
+
+
+def _check_training(config: RunConfig) -> Iterator[str]:
+    train = config.train
+    if train.warmup_steps > train.steps:
+        yield (
+            f"train.warmup_steps = {train.warmup_steps}: should be at most train.steps = "
+            f"{train.steps}"
+        )
+    if train.updates_per_batch > config.data.prompts_per_step:
+        yield (
+            f"train.updates_per_batch = {train.updates_per_batch}: a batch is split by prompt, so "
+            f"at most data.prompts_per_step = {config.data.prompts_per_step}"
+        )
+    if train.optimizer == "adamw_8bit" and config.model.device == "cpu":
+        yield "train.optimizer = 'adamw_8bit': needs a GPU; use 'adamw' with model.device = 'cpu'"
+    if config.data.chat == "never" and config.data.system_prompt is not None:
+        yield "data.system_prompt: needs a chat template, and data.chat = 'never' uses none"
+
+
+def _check_rewards(config: RunConfig) -> Iterator[str]:
+    functions = config.rewards.functions
+    if not functions:
+        yield "rewards.functions: is empty; name at least one, such as 'numeric'"
+    names = Counter(spec.name or spec.function.rpartition(":")[2] for spec in functions)
+    for name, count in names.items():
+        if count > 1:
+            yield (
+                f"rewards.functions: {count} are called {name!r}; tell them apart in the metrics "
+                "by giving each a `name`"
+            )
+    if functions and all(spec.weight == 0 for spec in functions):
+        yield "rewards.functions: every weight is 0, so nothing would be learnt"

@@ -1,0 +1,271 @@
+"""From recipes, overrides and Python mappings to a checked configuration, and back to TOML."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+import tomli_w
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails, PydanticUndefined
+
+from roost.config.checks import check
+from roost.config.schema import RunConfig, Section
+from roost.errors import ConfigError, did_you_mean
+
+
+def load_config(
+    recipe: Path | None,
+    overrides: Sequence[str] = (),
+    base: Mapping[str, Any] | None = None,
+) -> RunConfig:
+    """A recipe with overrides applied.
+
+    Args:
+        recipe: A TOML file; None starts from the defaults.
+        overrides: ``section.field=value``, the value as TOML or a bare string.
+        base: Sections that go over the recipe and under the overrides.
+
+    Raises:
+        ConfigError: the file cannot be read, or the configuration is wrong; every problem is named.
+    """
+    mapping = read_recipe(recipe) if recipe is not None else {}
+    for layer in (base or {}, parse_overrides(overrides)):
+        mapping = merge(mapping, layer)
+    return build_config(mapping, where=str(recipe) if recipe is not None else None)
+
+
+def build_config(mapping: Mapping[str, Any], where: str | None = None) -> RunConfig:
+    """A configuration from nested mappings.
+
+    Raises:
+        ConfigError: one error that lists each problem: field, value, what is allowed.
+    """
+    try:
+        config = RunConfig.model_validate(dict(mapping))
+    except ValidationError as error:
+        problems = [_explain(detail) for detail in error.errors()]
+        raise ConfigError(_listed(problems, where)) from None
+    problems = list(check(config))
+    if problems:
+        raise ConfigError(_listed(problems, where))
+    return config
+
+
+def read_recipe(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file.
+
+    Raises:
+        ConfigError: it is not there, not TOML, or not text.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        beside = [p.name for p in path.parent.glob("*.toml")] if path.parent.is_dir() else []
+        raise ConfigError(
+            f"recipe '{path}': no such file.{did_you_mean(path.name, beside)}"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"recipe '{path}' cannot be read: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"recipe '{path}' is not TOML: {error}") from None
+
+
+def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
+    """``["train.steps=5", "model=tiny"]`` as nested mappings.
+
+    Raises:
+        ConfigError: one has no ``=``, or no name before it.
+    """
+    mapping: dict[str, Any] = {}
+    for override in overrides:
+        name, equals, text = override.partition("=")
+        keys = [key.strip() for key in name.split(".")]
+        if not equals or not all(keys):
+            raise ConfigError(
+                f"--set {override!r}: write section.field=value, such as --set train.steps=100"
+            )
+        value = _parse_value(text.strip())
+        for key in reversed(keys):
+            value = {key: value}
+        mapping = merge(mapping, value)
+    return mapping
+
+
+def _parse_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """``over`` laid over ``under``, table by table; a bare section value is its main field."""
+    merged = deepcopy(dict(under))
+    for name, value in over.items():
+        section = _section(name)
+        below = merged.get(name)
+        if section is not None and section.main_field is not None:
+            value = value if isinstance(value, Mapping) else {section.main_field: value}
+            if below is not None and not isinstance(below, Mapping):
+                below = {section.main_field: below}
+        if isinstance(below, Mapping) and isinstance(value, Mapping):
+            # Free-form tables (options and the like) are replaced field by field as well.
+            merged[name] = merge_tables(below, value)
+        else:
+            merged[name] = deepcopy(value)
+    return merged
+
+
+def merge_tables(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested tables, the later one winning field by field."""
+    merged = dict(under)
+    for name, value in over.items():
+        below = merged.get(name)
+        nested = isinstance(below, Mapping) and isinstance(value, Mapping)
+        merged[name] = merge_tables(below, value) if nested else deepcopy(value)  # type: ignore[arg-type]
+    return merged
+
+
+def dump_toml(config: RunConfig) -> str:
+    """The resolved configuration as TOML; fields that are None are left out, which TOML lacks."""
+    return tomli_w.dumps(_without_none(config.model_dump()))
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {k: _without_none(v) for k, v in value.items() if v is not None}
+    if isinstance(value, list):
+        return [_without_none(item) for item in value]
+    return value
+
+
+def quickstart_path() -> Path:
+    """The recipe that ``roost train`` runs when none is given."""
+    return Path(str(files("roost") / "assets" / "quickstart.toml"))
+
+
+def quickstart_mapping() -> dict[str, Any]:
+    """The quickstart recipe as nested mappings."""
+    return read_recipe(quickstart_path())
+
+
+@dataclass(frozen=True, slots=True)
+class FieldInfo:
+    """One field of a recipe, for ``roost config``."""
+
+    name: str
+    """Dotted, as ``--set`` takes it."""
+    type: str
+    default: str
+    """As it would stand in a recipe; ``unset`` where the field may be left out."""
+    doc: str
+
+
+def describe_fields() -> list[FieldInfo]:
+    """Every field, in the order of the schema."""
+    return list(_describe(RunConfig, ""))
+
+
+def _describe(section: type[BaseModel], prefix: str) -> Iterator[FieldInfo]:
+    for name, field in section.model_fields.items():
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, Section):
+            yield from _describe(inner, f"{prefix}{name}.")
+            continue
+        default = field.get_default(call_default_factory=True)
+        yield FieldInfo(
+            name=f"{prefix}{name}",
+            type=_type_text(field.annotation),
+            default="required" if default is PydanticUndefined else _value_text(default),
+            doc=" ".join((field.description or "").split()),
+        )
+
+
+def _value_text(value: Any) -> str:
+    if value is None:
+        return "unset"
+    if isinstance(value, list) and value and isinstance(value[0], BaseModel):
+        value = [getattr(item, item.main_field or "") for item in value]
+    return tomli_w.dumps({"v": value}).removeprefix("v = ").strip() if value != {} else "{}"
+
+
+def _type_text(annotation: Any) -> str:
+    if annotation is type(None):
+        return "unset"
+    arguments = get_args(annotation)
+    if not arguments:
+        return getattr(annotation, "__name__", str(annotation))
+    if all(isinstance(argument, str) for argument in arguments):
+        return " | ".join(f'"{argument}"' for argument in arguments)
+    inner = [_type_text(argument) for argument in arguments]
+    if get_origin(annotation) in (list, dict):
+        return f"{get_origin(annotation).__name__}[{', '.join(inner)}]"
+    return " | ".join(text for text in inner if text != "unset")
+
+
+def _section(name: str) -> type[Section] | None:
+    field = RunConfig.model_fields.get(name)
+    inner = field.annotation if field is not None else None
+    return inner if isinstance(inner, type) and issubclass(inner, Section) else None
+
+
+def _explain(detail: ErrorDetails) -> str:
+    """One problem that pydantic found, in our words."""
+    path = [part for part in detail["loc"] if not _is_union_branch(part)]
+    name = ".".join(str(part) for part in path)
+    kind, value = detail["type"], detail["input"]
+    if kind == "extra_forbidden":
+        wrong, parent = str(path[-1]), _fields_at(path[:-1])
+        return f"{name}: no such field.{did_you_mean(wrong, parent)}"
+    if kind == "literal_error":
+        allowed = [part.strip("'") for part in _literal_options(detail)]
+        return (
+            f"{name} = {value!r}: allowed are {', '.join(map(repr, allowed))}."
+            f"{_nearest_only(value, allowed)}"
+        )
+    if kind == "missing":
+        return f"{name}: is required"
+    message = detail["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+    return f"{name} = {value!r}: should be {message}"
+
+
+def _is_union_branch(part: int | str) -> bool:
+    # pydantic names the branch of a union that it tried, such as "list[str]".
+    return isinstance(part, str) and ("[" in part or part in ("str", "int", "float", "bool"))
+
+
+def _literal_options(detail: ErrorDetails) -> list[str]:
+    expected = str(detail.get("ctx", {}).get("expected", ""))
+    return [part.strip() for part in expected.replace(" or ", ", ").split(",") if part.strip()]
+
+
+def _nearest_only(value: Any, allowed: Sequence[str]) -> str:
+    hint = did_you_mean(str(value), allowed)
+    return hint if "Did you mean" in hint else ""
+
+
+def _fields_at(path: Sequence[int | str]) -> list[str]:
+    section: Any = RunConfig
+    for part in path:
+        field = section.model_fields.get(part) if hasattr(section, "model_fields") else None
+        if field is None:
+            continue  # an index into a list
+        section = field.annotation
+        for argument in get_args(section):
+            if isinstance(argument, type) and issubclass(argument, BaseModel):
+                section = argument
+    return list(section.model_fields) if hasattr(section, "model_fields") else []
+
+
+def _listed(problems: Sequence[str], where: str | None) -> str:
+    place = f" in {where}" if where else ""
+    if len(problems) == 1:
+        return f"{problems[0]}{f' ({where})' if where else ''}"
+    lines = "\n".join(f"  - {problem}" for problem in problems)
+    return f"{len(problems)} problems{place}:\n{lines}"

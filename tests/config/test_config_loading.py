@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roost.config import RunConfig
+from roost.config.loading import (
+    build_config,
+    describe_fields,
+    dump_toml,
+    load_config,
+    parse_overrides,
+    quickstart_path,
+)
+from roost.errors import ConfigError
+
+
+def recipe(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "recipe.toml"
+    path.write_text(text)
+    return path
+
+
+def test_defaults_follow_trl() -> None:
+    config = RunConfig()
+    assert config.rollout.generations == 8
+    assert config.rollout.temperature == 1.0
+    assert config.rollout.max_completion_tokens == 512
+    assert config.train.learning_rate == 1e-6
+    assert config.loss.beta == 0.0
+    assert config.loss.type == "dapo"
+
+
+def test_a_recipe_with_overrides(tmp_path: Path) -> None:
+    path = recipe(tmp_path, 'model = "folder"\n[train]\nsteps = 3\nlearning_rate = 1e-4\n')
+    config = load_config(path, ["train.steps=5", "model.dtype=float32", "rollout.stop=['a']"])
+    assert config.model.path == "folder"
+    assert config.model.dtype == "float32"
+    assert config.train.steps == 5
+    assert config.train.learning_rate == 1e-4
+    assert config.rollout.stop == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("mapping", "check"),
+    [
+        ({"model": "x"}, lambda c: c.model.path == "x"),
+        ({"data": "f.jsonl"}, lambda c: c.data.source == "f.jsonl"),
+        (
+            {"rewards": ["a", "b"]},
+            lambda c: [r.function for r in c.rewards.functions] == ["a", "b"],
+        ),
+        (
+            {"rewards": [{"function": "a", "weight": 2}]},
+            lambda c: c.rewards.functions[0].weight == 2,
+        ),
+        ({"loss": "grpo"}, lambda c: c.loss.type == "grpo"),
+    ],
+)
+def test_a_bare_value_sets_the_main_field(mapping: dict[str, Any], check: Any) -> None:
+    assert check(build_config(mapping))
+
+
+def test_overrides_are_toml_or_bare_text() -> None:
+    assert parse_overrides(["a.b=1", "a.c=x/y", "a.d=true", 'a.e="1"', "f=[1, 2]"]) == {
+        "a": {"b": 1, "c": "x/y", "d": True, "e": "1"},
+        "f": [1, 2],
+    }
+
+
+PROBLEMS: list[tuple[dict[str, Any], str]] = [
+    ({"train": {"step": 3}}, r"train\.step: no such field\. Did you mean 'steps'\?"),
+    ({"trian": {}}, r"trian: no such field\. Did you mean 'train'\?"),
+    ({"rollout": {"engine": "embeded"}}, r"rollout\.engine = 'embeded'.*Did you mean 'embedded'"),
+    ({"rollout": {"generations": 1}}, r"rollout\.generations = 1: .*greater than or equal to 2"),
+    ({"rollout": {"top_p": 1.5}}, r"rollout\.top_p = 1\.5: .*less than or equal to 1"),
+    ({"rollout": {"temperature": 0}}, r"rollout\.temperature = 0: .*greater than 0"),
+    ({"train": {"steps": "many"}}, r"train\.steps = 'many': should be a valid integer"),
+    ({"train": {"steps": 2.5}}, r"train\.steps = 2\.5: should be a valid integer"),
+    ({"train": {"learning_rate": -1}}, r"train\.learning_rate = -1"),
+    ({"loss": "ppo"}, r"loss\.type = 'ppo': allowed are 'dapo', 'grpo', 'dr_grpo', 'bnpo'"),
+    ({"loss": {"epsilon": 1.0}}, r"loss\.epsilon = 1\.0: should be less than 1"),
+    ({"loss": {"delta": 1.1}}, r"loss\.delta = 1\.1: should be above 1 \+ epsilon_high = 1\.2"),
+    ({"train": {"warmup_steps": 300}}, r"warmup_steps = 300: should be at most train\.steps = 200"),
+    ({"train": {"updates_per_batch": 9}}, r"at most data\.prompts_per_step = 8"),
+    ({"rewards": []}, r"rewards\.functions: is empty"),
+    ({"rewards": ["a.py:f", "b.py:f"]}, r"2 are called 'f'"),
+    ({"rewards": [{"weight": 1.0}]}, r"rewards\.functions\.0\.function: is required"),
+    (
+        {"rewards": [{"function": "a", "wieght": 1}]},
+        r"wieght: no such field\. Did you mean 'weight'",
+    ),
+    ({"rewards": [{"function": "a", "weight": 0}]}, r"every weight is 0"),
+    ({"data": {"chat": "never", "system_prompt": "x"}}, r"data\.system_prompt: needs a chat"),
+    ({"output": {"trackers": ["wandbb"]}}, r"output\.trackers\.0 = 'wandbb'.*'wandb'"),
+    ({"model": {"dtype": "float16"}}, r"model\.dtype = 'float16': allowed are 'auto', 'bfloat16'"),
+]
+
+
+@pytest.mark.parametrize(("mapping", "message"), PROBLEMS)
+def test_each_problem_is_said(mapping: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as error:
+        build_config(mapping)
+    assert "\n" not in str(error.value)
+
+
+def test_all_problems_come_at_once() -> None:
+    with pytest.raises(ConfigError, match="2 problems") as error:
+        build_config({"train": {"step": 3}, "rollout": {"generations": 0}})
+    assert str(error.value).count("\n  - ") == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("steps = ", "is not TOML"), ("[train]\nstpes = 1", r"train\.stpes.*recipe\.toml")],
+)
+def test_a_bad_recipe_is_named(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_config(recipe(tmp_path, text))
+
+
+def test_a_recipe_that_is_not_text(tmp_path: Path) -> None:
+    path = tmp_path / "r.toml"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_config(path)
+
+
+def test_a_recipe_that_is_not_there(tmp_path: Path) -> None:
+    recipe(tmp_path, "")
+    with pytest.raises(ConfigError, match=r"no such file\. Did you mean 'recipe\.toml'"):
+        load_config(tmp_path / "recipee.toml")
+
+
+@pytest.mark.parametrize("override", ["train.steps", "=3", "train.=3"])
+def test_an_override_that_sets_nothing(override: str) -> None:
+    with pytest.raises(ConfigError, match="write section.field=value"):
+        parse_overrides([override])
+
+
+@given(
+    st.integers(1, 10**6),
+    st.floats(1e-9, 1.0),
+    st.lists(st.text(max_size=5), max_size=3),
+    st.dictionaries(st.text("abc", min_size=1), st.integers() | st.text("xyz"), max_size=3),
+)
+def test_toml_brings_the_configuration_back(
+    steps: int, rate: float, stop: list[str], options: dict[str, Any]
+) -> None:
+    config = build_config(
+        {
+            "train": {"steps": steps, "learning_rate": rate},
+            "rollout": {"stop": stop},
+            "data": {"options": options},
+        }
+    )
+    import tomllib
+
+    assert build_config(tomllib.loads(dump_toml(config))) == config
+
+
+def test_every_field_is_described() -> None:
+    fields = {field.name: field for field in describe_fields()}
+    assert fields["train.learning_rate"].default == "1e-06"
+    assert fields["rollout.generations"].type == "int"
+    assert fields["rollout.cache_bytes"].default == "unset"
+    assert fields["rewards.functions"].default == '[\n    "numeric",\n]'.replace("\n", "\n")
+    assert all(field.doc for field in fields.values())
+
+
+def test_the_quickstart_is_a_recipe() -> None:
+    assert load_config(quickstart_path()).model.path == "tiny"
