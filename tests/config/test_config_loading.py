@@ -138,7 +138,7 @@ def test_a_recipe_that_is_not_there(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("override", ["train.steps", "=3", "train.=3"])
 def test_an_override_that_sets_nothing(override: str) -> None:
-    with pytest.raises(ConfigError, match="write section.field=value"):
+    with pytest.raises(ConfigError, match=r"write section\.field=value"):
         parse_overrides([override])
 
 
