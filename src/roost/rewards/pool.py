@@ -1,0 +1,316 @@
+"""The pool of reward workers: a sample is scored while others decode, and none can stop the run.
+
+Invariant. Each worker process has one thread here, which alone starts it, writes to it, reads from
+it and kills it. Threads take tasks from one queue and put results into another; every submitted
+task yields exactly one result, whatever its worker does, within the deadline (and the time to
+start a worker). ``submit``, ``drain``, ``cancel`` and ``close`` belong to one thread, the run's.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import Any, Self
+
+from roost.errors import RewardError
+from roost.rewards.loading import Reward
+from roost.samples import Prompt, Sample
+
+START_DEADLINE_S = 120.0
+"""A worker that has not loaded its rewards by then is given up."""
+START_TRIES = 3
+"""A worker that dies while starting so many times ends the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A reward that could not score a sample."""
+
+    reward: str
+    """The reward's name, or ``all`` where the worker was lost."""
+    kind: str
+    """``raised``, ``count``, ``type``, ``nan``, ``none``, ``memory``, ``deadline`` or ``died``."""
+    message: str
+    prompt_id: int
+    prompt: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """What the rewards said of a sample."""
+
+    prompt_id: int
+    index: int
+    rewards: dict[str, float | None]
+    reward: float | None
+    """The weighted sum of the rewards that scored; None when none did."""
+    failures: list[Failure]
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    round: int
+    prompt_id: int
+    index: int
+    prompt: str
+    arguments: dict[str, Any]
+
+
+class _WorkerLost(Exception):
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.message = message
+
+
+class RewardPool:
+    """Scores samples in worker processes, started once and reused.
+
+    Args:
+        rewards: The functions; at least one.
+        deadline_s: Seconds that one sample may take in all rewards together.
+        memory_bytes: Address space of a worker beyond what it starts with; None is no bound.
+        workers: Processes; by default one a core, at most 4.
+    """
+
+    def __init__(
+        self,
+        rewards: Sequence[Reward],
+        *,
+        deadline_s: float,
+        memory_bytes: int | None = None,
+        workers: int | None = None,
+    ) -> None:
+        self.rewards = list(rewards)
+        self._tasks: queue.Queue[_Task | None] = queue.Queue()
+        self._results: queue.Queue[tuple[_Task, Scored] | RewardError] = queue.Queue()
+        self._round = 0
+        self._pending = 0
+        count = workers or max(1, min(4, os.cpu_count() or 1))
+        setup = {
+            "path": list(sys.path),
+            "rewards": [reward.for_worker() for reward in self.rewards],
+            "memory_bytes": memory_bytes,
+        }
+        self._threads = [
+            _WorkerThread(self, pickle.dumps(setup), deadline_s, number) for number in range(count)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, prompt: Prompt, sample: Sample) -> None:
+        """Queue a sample for scoring."""
+        self._pending += 1
+        arguments = {
+            **{name: [value] for name, value in prompt.columns.items()},
+            "completions": [sample.text],
+            "prompts": [prompt.content],
+            "completion_ids": [list(sample.token_ids)],
+            "finish_reasons": [str(sample.finish_reason)],
+        }
+        self._tasks.put(_Task(self._round, prompt.id, sample.index, str(prompt.content), arguments))
+
+    def drain(self) -> list[Scored]:
+        """Wait for all that was submitted since the last call.
+
+        Raises:
+            RewardError: workers cannot be started.
+        """
+        scores = []
+        while self._pending:
+            result = self._results.get()
+            if isinstance(result, RewardError):
+                raise result
+            task, scored = result
+            if task.round == self._round:
+                scores.append(scored)
+                self._pending -= 1
+        return scores
+
+    def cancel(self) -> None:
+        """Forget what was submitted and not drained."""
+        self._round += 1
+        self._pending = 0
+        try:
+            while True:
+                self._tasks.get_nowait()
+        except queue.Empty:
+            return
+
+    def close(self) -> None:
+        """End the workers, at once."""
+        self.cancel()
+        for thread in self._threads:
+            thread.stop()
+        for _ in self._threads:
+            self._tasks.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _done(self, task: _Task, scored: Scored) -> None:
+        self._results.put((task, scored))
+
+    def _broken(self, error: RewardError) -> None:
+        self._results.put(error)
+
+
+class _WorkerThread(threading.Thread):
+    """Owns one worker process."""
+
+    def __init__(self, pool: RewardPool, setup: bytes, deadline_s: float, number: int) -> None:
+        super().__init__(name=f"roost-reward-{number}", daemon=True)
+        self._pool = pool
+        self._setup = setup
+        self._deadline_s = deadline_s
+        self._worker: _Worker | None = None
+        self._stopping = threading.Event()
+
+    def run(self) -> None:
+        try:
+            self._ensure_worker()
+            while (task := self._pool._tasks.get()) is not None:
+                self._pool._done(task, self._score(task))
+        except RewardError as error:
+            if not self._stopping.is_set():
+                self._pool._broken(error)
+        finally:
+            self._discard()
+
+    def stop(self) -> None:
+        """From the run's thread: make the worker end, even in the middle of a task."""
+        self._stopping.set()
+        worker = self._worker
+        if worker is not None:
+            worker.process.kill()
+
+    def _score(self, task: _Task) -> Scored:
+        try:
+            message = pickle.dumps(task.arguments)
+        except Exception as error:  # noqa: BLE001 - columns may hold objects that raise anything
+            return self._lost(task, "type", f"its columns cannot be sent to a worker: {error}")
+        try:
+            outcomes = self._ensure_worker().ask(message, self._deadline_s)
+        except _WorkerLost as lost:
+            self._discard()
+            return self._lost(task, lost.kind, lost.message)
+        return self._scored(task, outcomes)
+
+    def _scored(self, task: _Task, outcomes: list[tuple[float | None, str | None, str]]) -> Scored:
+        values: dict[str, float | None] = {}
+        failures = []
+        for reward, (value, kind, message) in zip(self._pool.rewards, outcomes, strict=True):
+            values[reward.name] = value
+            if kind is not None:
+                failures.append(Failure(reward.name, kind, message, task.prompt_id, task.prompt))
+        return Scored(
+            task.prompt_id, task.index, values, weighted_sum(self._pool.rewards, values), failures
+        )
+
+    def _lost(self, task: _Task, kind: str, message: str) -> Scored:
+        values: dict[str, float | None] = {reward.name: None for reward in self._pool.rewards}
+        failure = Failure("all", kind, message, task.prompt_id, task.prompt)
+        return Scored(task.prompt_id, task.index, values, None, [failure])
+
+    def _ensure_worker(self) -> _Worker:
+        """The worker, started anew where the last one was lost."""
+        problem = ""
+        for _ in range(START_TRIES):
+            if self._worker is not None:
+                return self._worker
+            if self._stopping.is_set():
+                raise RewardError("the reward pool is closed")
+            worker = _Worker()
+            self._worker = worker
+            try:
+                worker.start(self._setup)
+            except _WorkerLost as lost:
+                problem = f"{lost.message}: {worker.log_tail()}"
+                self._discard()
+        if self._worker is not None:
+            return self._worker
+        raise RewardError(f"{self.name} cannot be started: {problem}")
+
+    def _discard(self) -> None:
+        if self._worker is not None:
+            self._worker.end()
+            self._worker = None
+
+
+@dataclass(slots=True)
+class _Worker:
+    """One process and the pipe to it."""
+
+    process: subprocess.Popen[bytes] = field(init=False)
+    _pipe: Connection = field(init=False)
+    _log: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._pipe, theirs = Pipe()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by ``end``
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "roost.rewards.worker", str(theirs.fileno()), str(os.getpid())],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+        )
+        theirs.close()
+
+    def start(self, setup: bytes) -> None:
+        """Send the rewards and wait until they are loaded."""
+        if self._exchange(setup, START_DEADLINE_S) != "ready":
+            raise _WorkerLost("died", "it did not say that it was ready")
+
+    def ask(self, task: bytes, deadline_s: float) -> list[tuple[float | None, str | None, str]]:
+        """Have a task scored."""
+        answer: list[tuple[float | None, str | None, str]] = self._exchange(task, deadline_s)
+        return answer
+
+    def _exchange(self, message: bytes, deadline_s: float) -> Any:
+        try:
+            self._pipe.send_bytes(message)
+            if not self._pipe.poll(deadline_s):
+                raise _WorkerLost(
+                    "deadline", f"no answer within {deadline_s:g} s; its worker was killed"
+                )
+            return self._pipe.recv()
+        except (EOFError, OSError) as error:
+            code = self.process.wait()
+            raise _WorkerLost("died", f"its worker died with exit code {code}") from error
+
+    def log_tail(self) -> str:
+        """The last line that the worker printed: of a traceback, the error."""
+        self._log.seek(0)
+        lines = bytes(self._log.read()).decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "it printed nothing"
+
+    def end(self) -> None:
+        """Kill the process and close what belongs to it."""
+        self.process.kill()
+        self.process.wait()
+        self._pipe.close()
+        self._log.close()
+
+
+def weighted_sum(rewards: Sequence[Reward], values: dict[str, float | None]) -> float | None:
+    """The weighted sum of the rewards that scored; None when none did."""
+    terms = [
+        reward.weight * value for reward in rewards if (value := values[reward.name]) is not None
+    ]
+    return sum(terms) if terms else None

@@ -1,0 +1,111 @@
+"""The reward worker: a process of its own that loads the rewards and scores one task at a time.
+
+Started as ``python -m roost.rewards.worker FD PARENT``, with a pipe at file descriptor FD. It reads
+pickled messages from the run that started it and nothing else; it dies when that run does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import inspect
+import math
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from roost.rewards.loading import accepted, load_origin
+
+Outcome = tuple[float | None, str | None, str]
+"""A value, or None with the kind of failure and its message."""
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Load the rewards, say so, and score until the pipe closes."""
+    _die_with_parent(int(sys.argv[2]))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which stops us cleanly
+    connection = Connection(int(sys.argv[1]))
+    sys.stdout = sys.stderr  # prints of a reward go to the log, never into the protocol
+    setup = connection.recv()
+    sys.path[:] = setup["path"]
+    rewards = [(r["name"], load_origin(r["origin"]), r["args"]) for r in setup["rewards"]]
+    _bound_memory(setup["memory_bytes"])
+    connection.send("ready")
+    while True:
+        try:
+            task = connection.recv()
+        except EOFError:
+            return
+        connection.send([_score(function, args, task) for _, function, args in rewards])
+
+
+def _score(
+    function: Callable[..., Any], args: Mapping[str, Any], task: Mapping[str, Any]
+) -> Outcome:
+    """One reward of one completion; whatever the function does, an outcome."""
+    try:
+        result = function(**accepted(function, {**task, **args}))
+        if inspect.isawaitable(result):
+            result = asyncio.run(_await(result))
+    except MemoryError:
+        return None, "memory", "it ran out of the memory that rewards.memory_bytes allows"
+    except Exception as error:  # noqa: BLE001 - whatever a reward raises costs one sample
+        return None, "raised", f"{type(error).__name__}: {error}"
+    return check_result(result)
+
+
+async def _await(result: Any) -> Any:
+    return await result
+
+
+def check_result(result: Any) -> Outcome:
+    """What a reward returned for one completion, as a finite number or a failure."""
+    if not isinstance(result, Sequence) and not hasattr(result, "tolist"):
+        return None, "type", f"it returned a {type(result).__name__}; a list of numbers is needed"
+    values = result.tolist() if hasattr(result, "tolist") else list(result)
+    if not isinstance(values, list) or len(values) != 1:
+        count = len(values) if isinstance(values, list) else "no"
+        return None, "count", f"it returned {count} values for 1 completion"
+    value = values[0]
+    if value is None:
+        return None, "none", "it returned None"
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return None, "type", f"it returned {type(value).__name__} {value!r:.80}; not a number"
+    if not math.isfinite(number):
+        return None, "nan", f"it returned {number}"
+    return number, None, ""
+
+
+def _bound_memory(extra: int | None) -> None:
+    if extra is None:
+        return
+    used = _address_space()
+    resource.setrlimit(resource.RLIMIT_AS, (used + extra, used + extra))
+
+
+def _address_space() -> int:
+    statm = Path("/proc/self/statm")
+    if not statm.exists():
+        return 0
+    return int(statm.read_text().split()[0]) * resource.getpagesize()
+
+
+def _die_with_parent(parent: int) -> None:
+    # A reward that hangs would never see its pipe close; on Linux the kernel ends it.
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            sys.exit()
+
+
+if __name__ == "__main__":
+    main()
