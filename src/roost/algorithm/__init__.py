@@ -1,1 +1,1 @@
-"""TODO"""
+"""GRPO's arithmetic: advantages, losses, importance ratios, KL."""

@@ -67,7 +67,7 @@ def length_penalty(
     """0 for short completions, falling to -1 at ``max_tokens``.
 
     The fall is linear over the last ``soft_tokens`` tokens before ``max_tokens``: the soft overlong
-    punishment of DAPO (arXiv:2503.14476, equation 13).
+    punishment of DAPO (arXiv:2503.14476).
     """
     start = max_tokens - soft_tokens
     return [-_share(len(ids) - start, soft_tokens) for ids in completion_ids]

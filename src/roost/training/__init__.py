@@ -1,1 +1,1 @@
-"""TODO"""
+"""From scored groups to updated weights: packs, packed attention, log-probabilities, optimizer."""

@@ -1,0 +1,66 @@
+"""LoRA adapters through peft, set up so that base weights never change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from peft import LoraConfig as PeftLoraConfig
+from peft import get_peft_model
+from torch import nn
+
+from roost.config import LoraConfig
+from roost.errors import ModelError, did_you_mean
+
+
+def add_adapter(model: nn.Module, config: LoraConfig, seed: int) -> Any:
+    """A ``PeftModel`` around the model, its base frozen, its adapter in the base's precision.
+
+    The optimizer keeps float32 masters of the adapter. There is no dropout: with it the trainer
+    would score other probabilities than the engine sampled from.
+
+    Args:
+        model: A transformers causal LM.
+        config: ``lora``.
+        seed: Of the adapter's initial values.
+
+    Raises:
+        ModelError: ``lora.targets`` match no linear layer.
+    """
+    targets = config.targets
+    if targets != "all-linear":
+        check_targets(model, [targets] if isinstance(targets, str) else targets)
+    peft_config = PeftLoraConfig(
+        r=config.rank,
+        lora_alpha=config.alpha,
+        target_modules=targets,
+        use_rslora=config.rslora,
+        lora_dropout=0.0,
+        task_type="CAUSAL_LM",
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        adapted = get_peft_model(model, peft_config, autocast_adapter_dtype=False)
+    adapted.eval()
+    return adapted
+
+
+def check_targets(model: nn.Module, targets: list[str]) -> None:
+    """Say which target names match no linear layer.
+
+    Raises:
+        ModelError: naming it, and the names that there are.
+    """
+    head = model.get_output_embeddings()  # type: ignore[operator]
+    linear = [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and module is not head
+    ]
+    endings = {name.rpartition(".")[2] for name in linear}
+    for target in targets:
+        if not any(name == target or name.endswith(f".{target}") for name in linear):
+            raise ModelError(
+                f"lora.targets: {target!r} matches no linear layer of the model."
+                f"{did_you_mean(target, endings)}"
+            )

@@ -1,0 +1,200 @@
+"""The optimizer: float32 masters and moments over working weights in any precision.
+
+Working weights in bfloat16 cannot hold small updates: one of 1e-6 on a weight of 0.1 rounds away.
+So the optimizer keeps a float32 master of each trained parameter, accumulates gradients in float32,
+and writes the rounded master back. A parameter that is float32 already is its own master.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from roost.config import TrainConfig
+from roost.errors import ConfigError, RoostError
+
+MAX_NON_FINITE = 3
+"""So many updates in a row with a gradient that is not finite end the run."""
+
+
+class MasterOptimizer:
+    """AdamW on float32 masters of the trained parameters.
+
+    Args:
+        parameters: Trained parameters by name, in the precision that the model computes in.
+        config: ``train``.
+
+    Raises:
+        ConfigError: 8-bit moments are asked for and cannot be had.
+    """
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter], config: TrainConfig) -> None:
+        self._parameters = dict(parameters)
+        self._config = config
+        self._masters = {name: _master_of(p) for name, p in self._parameters.items()}
+        for name, parameter in self._parameters.items():
+            master = self._masters[name]
+            master.grad = torch.zeros_like(master)
+            if master is not parameter:
+                hook: Any = parameter.register_post_accumulate_grad_hook  # untyped in torch
+                hook(_accumulate_into(master))
+        self._optimizer = _build(self._masters, config)
+        self.non_finite = 0
+        """Updates in a row that were skipped because the gradient was not finite."""
+
+    def zero_grad(self) -> None:
+        """Start a new update."""
+        for master in self._masters.values():
+            assert master.grad is not None
+            master.grad.zero_()
+
+    def gradients(self) -> dict[str, Tensor]:
+        """The accumulated float32 gradients, by name."""
+        return {name: m.grad for name, m in self._masters.items() if m.grad is not None}
+
+    def step(self, learning_rate: float) -> dict[str, float]:
+        """Clip, update the masters, and write them back to the working weights.
+
+        Args:
+            learning_rate: Of this step.
+
+        Returns:
+            ``grad_norm`` before clipping, and ``weights/changed``, the share of bfloat16 weights
+            that the update moved.
+
+        Raises:
+            RoostError: the gradient was not finite three times in a row.
+        """
+        norm = self._clip()
+        if not math.isfinite(norm):
+            return self._skip(norm)
+        self.non_finite = 0
+        for group in self._optimizer.param_groups:
+            group["lr"] = learning_rate
+        self._optimizer.step()
+        return {"grad_norm": norm, **self._write_back()}
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Masters and moments as flat tensors: ``master/NAME``, ``exp_avg/NAME``, ..."""
+        state = {f"master/{name}": master.detach() for name, master in self._masters.items()}
+        for name, master in self._masters.items():
+            for key, value in self._optimizer.state.get(master, {}).items():
+                state[f"{key}/{name}"] = torch.as_tensor(value)
+        return state
+
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Take the state that ``state_dict`` gave."""
+        for name, master in self._masters.items():
+            master.copy_(state[f"master/{name}"])
+        for key, value in state.items():
+            kind, _, name = key.partition("/")
+            if kind != "master":
+                slot = self._optimizer.state[self._masters[name]]
+                slot[kind] = value.to(device=_home(kind, self._masters[name])).clone()
+        self._write_back()
+
+    def _clip(self) -> float:
+        masters = list(self._masters.values())
+        limit = self._config.max_grad_norm
+        if limit > 0:
+            return float(nn.utils.clip_grad_norm_(masters, limit))
+        return float(nn.utils.get_total_norm([m.grad for m in masters if m.grad is not None]))
+
+    def _skip(self, norm: float) -> dict[str, float]:
+        self.non_finite += 1
+        if self.non_finite >= MAX_NON_FINITE:
+            raise RoostError(
+                f"the gradient was {norm} in {self.non_finite} updates in a row, so training has "
+                "diverged. Resume from a checkpoint with a lower train.learning_rate."
+            )
+        return {"grad_norm": norm}
+
+    @torch.no_grad()
+    def _write_back(self) -> dict[str, float]:
+        """Round masters to working weights; the share of lower-precision ones that moved."""
+        moved, total = 0, 0
+        for name, parameter in self._parameters.items():
+            master = self._masters[name]
+            if master is parameter:
+                continue
+            rounded = master.to(parameter.dtype)
+            moved += int(torch.count_nonzero(rounded != parameter))
+            total += parameter.numel()
+            parameter.copy_(rounded)
+        return {"weights/changed": moved / total} if total else {}
+
+
+def learning_rate(step: int, config: TrainConfig) -> float:
+    """The rate of step ``step`` of ``config.steps``, from 0.
+
+    Warm-up rises linearly and reaches the peak at ``warmup_steps``; then it is constant, or falls
+    to 0 at ``steps`` linearly or as half a cosine.
+    """
+    peak, warmup = config.learning_rate, config.warmup_steps
+    if step < warmup:
+        return peak * (step + 1) / (warmup + 1)
+    if config.schedule == "constant":
+        return peak
+    progress = (step - warmup) / max(1, config.steps - warmup)
+    if config.schedule == "linear":
+        return peak * (1.0 - progress)
+    return peak * 0.5 * (1.0 + math.cos(math.pi * progress))
+
+
+def _master_of(parameter: nn.Parameter) -> nn.Parameter:
+    if parameter.dtype == torch.float32:
+        return parameter
+    return nn.Parameter(parameter.detach().float())
+
+
+def _accumulate_into(master: nn.Parameter) -> Any:
+    def hook(parameter: Tensor) -> None:
+        assert master.grad is not None
+        assert parameter.grad is not None
+        master.grad.add_(parameter.grad)
+        parameter.grad = None
+
+    return hook
+
+
+def _home(kind: str, master: Tensor) -> torch.device:
+    # AdamW counts its steps on the CPU unless fused; fused keeps the count beside the weights.
+    return torch.device("cpu") if kind == "step" and not master.is_cuda else master.device
+
+
+def _build(masters: Mapping[str, nn.Parameter], config: TrainConfig) -> torch.optim.Optimizer:
+    matrices = [m for m in masters.values() if m.dim() >= 2]
+    others = [m for m in masters.values() if m.dim() < 2]
+    groups = [
+        {"params": matrices, "weight_decay": config.weight_decay},
+        {"params": others, "weight_decay": 0.0},
+    ]
+    groups = [group for group in groups if group["params"]]
+    options: dict[str, Any] = {
+        "lr": config.learning_rate,
+        "betas": (config.adam_beta1, config.adam_beta2),
+        "eps": config.adam_epsilon,
+    }
+    if config.optimizer == "adamw_8bit":
+        _check_8bit(next(iter(masters.values())).device)
+        optimizer: torch.optim.Optimizer = import_module("bitsandbytes").optim.AdamW8bit(
+            groups, **options
+        )
+        return optimizer
+    return torch.optim.AdamW(groups, fused=True, **options)
+
+
+def _check_8bit(device: torch.device) -> None:
+    if find_spec("bitsandbytes") is None:
+        raise ConfigError(
+            "train.optimizer = 'adamw_8bit' needs bitsandbytes: pip install 'roost[bitsandbytes]'."
+        )
+    if device.type != "cuda":
+        raise ConfigError("train.optimizer = 'adamw_8bit' needs a GPU; use 'adamw' on a CPU.")

@@ -1,0 +1,194 @@
+"""The training step: scored groups in, updated weights out."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from roost.algorithm.losses import LossCounts
+from roost.algorithm.objective import objective
+from roost.config import RunConfig
+from roost.errors import ModelError
+from roost.model.policy import Policy
+from roost.samples import Group
+from roost.training.attention import PackLayout
+from roost.training.batch import TrainBatch, TrainSample
+from roost.training.logprobs import token_logprobs
+from roost.training.optimizer import MasterOptimizer, learning_rate
+from roost.training.packing import Pack
+
+Sums = defaultdict[str, float]
+"""Metrics of a batch as sums and counts, never means of means."""
+
+
+class Trainer:
+    """Updates a policy from groups of scored samples.
+
+    Owns the optimizer and the count of rollout batches, which the learning rate follows.
+
+    Args:
+        policy: What is trained; its version rises by one at each optimizer step.
+        config: The run.
+        micro_batch_tokens: Most tokens of one forward and backward.
+        reference: The frozen model that the KL is taken to; with an adapter None, since the
+            policy with its adapter off is the reference.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        config: RunConfig,
+        *,
+        micro_batch_tokens: int,
+        reference: Policy | None = None,
+    ) -> None:
+        self.policy = policy
+        self.config = config
+        self.micro_batch_tokens = micro_batch_tokens
+        self.reference = reference
+        self.batches = 0
+        """Rollout batches trained on."""
+        self.optimizer = MasterOptimizer(policy.trainable_parameters(), config.train)
+        _prepare_module(policy, config)
+
+    def update(self, groups: Sequence[Group]) -> dict[str, float]:
+        """Train on a rollout batch; returns its metrics.
+
+        With one update a batch the policy is the one that sampled, and the ratio is 1 with a
+        gradient; with more, log-probabilities are taken once before the first.
+        """
+        train = self.config.train
+        batch = TrainBatch.of(groups, self.config)
+        sums: Sums = defaultdict(float)
+        if self.config.loss.beta > 0:
+            self._score_reference(batch)
+        if train.num_iterations * train.updates_per_batch > 1:
+            self._score_old(batch)
+        rate = learning_rate(self.batches, train)
+        steps: list[dict[str, float]] = []
+        for _ in range(train.num_iterations):
+            for part in batch.parts:
+                self.optimizer.zero_grad()
+                self.accumulate(batch, part, sums)
+                steps.append(self.optimizer.step(rate))
+                self.policy.version += 1
+        self.batches += 1
+        return {"learning_rate": rate, **_metrics(sums, steps, batch)}
+
+    def accumulate(self, batch: TrainBatch, part: Sequence[TrainSample], sums: Sums) -> None:
+        """Add the gradient of one update's samples, a pack at a time.
+
+        Samples that cannot move a weight (advantage 0 and no KL) are counted in the weights and
+        not computed.
+        """
+        counts = batch.counts(part)
+        moving = [s for s in part if s.sample.advantage != 0.0 or self.config.loss.beta > 0]
+        self.policy.module.train()
+        for pack in batch.packs(moving, self.micro_batch_tokens):
+            members = [moving[index] for index in pack.samples]
+            self._backward(batch, pack, members, counts, sums)
+        self.policy.module.eval()
+
+    def _backward(
+        self,
+        batch: TrainBatch,
+        pack: Pack,
+        members: Sequence[TrainSample],
+        counts: LossCounts,
+        sums: Sums,
+    ) -> None:
+        tokens = batch.token_batch(members, counts, self.policy.device)
+        logprobs, entropy = self.score(self.policy, pack)
+        loss, pack_sums = objective(logprobs, entropy, tokens, self.config.loss)
+        loss.backward()  # type: ignore[no-untyped-call]
+        difference = (logprobs.detach() - tokens.engine_logprobs).abs()[tokens.mask]
+        for name, value in pack_sums.items():
+            sums[name] += value
+        sums["computed"] += len(pack)
+        sums["difference"] += float(difference.sum(dtype=torch.float64))
+        sums["difference_max"] = max(sums["difference_max"], float(difference.max()))
+
+    def score(self, policy: Policy, pack: Pack) -> tuple[Tensor, Tensor]:
+        """Log-probability and entropy ``[tokens]`` of a pack's completion tokens."""
+        device = policy.device
+        ids, positions, reads, targets = pack.tensors(device)
+        hidden = policy.hidden_states(ids, positions, PackLayout(pack.segments, device))
+        return token_logprobs(hidden[reads], policy.head, targets, self.config.rollout.temperature)
+
+    @torch.no_grad()
+    def logprobs(self, policy: Policy, batch: TrainBatch) -> list[Tensor]:
+        """Of each sample, its tokens' log-probabilities ``[tokens]`` under a policy."""
+        results: dict[int, Tensor] = {}
+        for pack in batch.packs(batch.samples, self.micro_batch_tokens):
+            flat, _ = self.score(policy, pack)
+            lengths = [len(batch.samples[index].sample.token_ids) for index in pack.samples]
+            results.update(zip(pack.samples, torch.split(flat, lengths), strict=True))
+        return [results[index] for index in range(len(batch.samples))]
+
+    def _score_old(self, batch: TrainBatch) -> None:
+        for sample, logprobs in zip(batch.samples, self.logprobs(self.policy, batch), strict=True):
+            sample.old_logprobs = logprobs
+
+    def _score_reference(self, batch: TrainBatch) -> None:
+        scorer = self.reference or self.policy
+        with self.policy.reference() if self.reference is None else nullcontext():
+            scores = self.logprobs(scorer, batch)
+        for sample, logprobs in zip(batch.samples, scores, strict=True):
+            sample.reference_logprobs = logprobs
+
+    def counters(self) -> dict[str, int]:
+        """What a checkpoint needs besides the optimizer's tensors."""
+        return {"batches": self.batches, "non_finite": self.optimizer.non_finite}
+
+    def load_counters(self, counters: dict[str, Any]) -> None:
+        """Take what ``counters`` gave."""
+        self.batches = counters["batches"]
+        self.optimizer.non_finite = counters["non_finite"]
+
+
+def _prepare_module(policy: Policy, config: RunConfig) -> None:
+    """Checkpointing as asked, and no dropout, which would score other than was sampled.
+
+    Raises:
+        ModelError: the model has dropout that cannot be seen through its modules.
+    """
+    for module in policy.module.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    if float(getattr(policy.config, "attention_dropout", 0.0) or 0.0) > 0.0:
+        raise ModelError("the model's attention_dropout is not 0; set it to 0 in its config.json")
+    if config.train.gradient_checkpointing:
+        policy.base.gradient_checkpointing_enable(
+            gradient_checkpointing_kwargs={"use_reentrant": False}
+        )
+
+
+def _metrics(sums: Sums, steps: Sequence[dict[str, float]], batch: TrainBatch) -> dict[str, float]:
+    """TRL's names where it has one; token means over all passes of the batch."""
+    tokens = sums["tokens"]
+
+    def mean(name: str) -> float:
+        return sums[name] / tokens if tokens else math.nan
+
+    metrics = {
+        "loss": sums["loss"] / len(steps),
+        "entropy": mean("entropy"),
+        "clip_ratio/low_mean": mean("clip_low"),
+        "clip_ratio/high_mean": mean("clip_high"),
+        "clip_ratio/region_mean": mean("clip_low") + mean("clip_high"),
+        "sampling/logp_difference_mean": mean("difference"),
+        "sampling/logp_difference_max": float(sums["difference_max"]),
+        "tokens/trained": batch.tokens,
+        "tokens/computed": sums["computed"],
+        "updates_skipped": sum(not math.isfinite(step["grad_norm"]) for step in steps),
+        **steps[-1],
+    }
+    if batch.config.loss.beta > 0:
+        metrics["kl"] = mean("kl")
+    return metrics

@@ -1,0 +1,93 @@
+"""A pack's attention through torch's variable-length kernel on GPUs.
+
+Keys and values are gathered into rows: of each prompt its own, of each completion its prompt's and
+its own. Query and key lengths differ and are aligned at the end, which is how the kernel reads a
+causal window of ``(-1, 0)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from roost.training.packing import Segment
+
+
+@dataclass(frozen=True, slots=True)
+class VarlenIndex:
+    """Where each row's queries and keys are."""
+
+    keys: Tensor
+    """``[total keys]`` int64: indices into the pack, row after row."""
+    query_ends: Tensor
+    """``[rows + 1]`` int32: cumulative query counts."""
+    key_ends: Tensor
+    """``[rows + 1]`` int32: cumulative key counts."""
+    longest_query: int
+    longest_key: int
+
+    @classmethod
+    def of(cls, segments: Sequence[Segment], device: torch.device) -> VarlenIndex:
+        """The rows of a pack's segments, in the pack's order."""
+        rows = [_visible_tokens(segment, segments) for segment in segments]
+        query_counts = [segment.length for segment in segments]
+        key_counts = [len(row) for row in rows]
+        return cls(
+            keys=torch.cat(rows).to(device),
+            query_ends=_ends(query_counts, device),
+            key_ends=_ends(key_counts, device),
+            longest_query=max(query_counts),
+            longest_key=max(key_counts),
+        )
+
+
+def varlen_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    index: VarlenIndex,
+    scale: float,
+    window: int | None,
+) -> Tensor:
+    """Attention output ``[tokens, heads, head_dim]`` of a pack.
+
+    Args:
+        query: ``[tokens, heads, head_dim]``.
+        key: ``[tokens, kv_heads, head_dim]``.
+        value: Likewise.
+        index: The pack's rows.
+        scale: Factor on scores.
+        window: Sliding window, or None.
+    """
+    from torch.nn.attention.varlen import varlen_attn
+
+    output = varlen_attn(
+        query,
+        key[index.keys],
+        value[index.keys],
+        index.query_ends,
+        index.key_ends,
+        index.longest_query,
+        index.longest_key,
+        scale=scale,
+        window_size=(-1 if window is None else window - 1, 0),
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
+    assert isinstance(output, Tensor)
+    return output
+
+
+def _visible_tokens(segment: Segment, segments: Sequence[Segment]) -> Tensor:
+    own = torch.arange(segment.start, segment.start + segment.length)
+    if segment.prompt is None:
+        return own
+    prompt = segments[segment.prompt]
+    return torch.cat([torch.arange(prompt.start, prompt.start + prompt.length), own])
+
+
+def _ends(counts: Sequence[int], device: torch.device) -> Tensor:
+    ends = torch.tensor([0, *counts]).cumsum(0)
+    return ends.to(device=device, dtype=torch.int32)
