@@ -1,1 +1,1 @@
-"""TODO"""
+"""What a run needs, computed before anything is loaded. Imports neither torch nor transformers."""

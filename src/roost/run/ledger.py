@@ -93,3 +93,8 @@ def available_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     return int(psutil.virtual_memory().available)
+
+
+def process_bytes(device: torch.device) -> int:
+    """Bytes that this process holds already: on a CPU its resident memory, on a GPU nothing yet."""
+    return 0 if device.type == "cuda" else int(psutil.Process().memory_info().rss)

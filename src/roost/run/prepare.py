@@ -15,8 +15,8 @@ from roost.data.prompts import PromptSets, load_prompts
 from roost.model import loading
 from roost.planner.embedded import EmbeddedPlan, plan_embedded
 from roost.planner.shapes import ModelShape, shape_from_config
-from roost.rewards import Reward, load_rewards
-from roost.run.ledger import available_bytes
+from roost.rewards import Reward, check_columns, load_rewards
+from roost.run.ledger import available_bytes, process_bytes
 from roost.run.metrics import check_trackers
 from roost.samples import Prompt
 
@@ -68,6 +68,7 @@ def prepare(
     prompts = load_prompts(
         config, tokenizer, context_length=context, base_dir=base_dir, source=data
     )
+    check_columns(rewards, [*prompts.train, *prompts.held_out][0].columns)
     shape = shape_from_config(model_config.to_dict())
     device = loading.choose_device(config.model)
     dtype = loading.choose_dtype(config.model, shape.parameters)
@@ -77,6 +78,7 @@ def prepare(
         available_bytes=available_bytes(device),
         dtype_bytes=dtype.itemsize,
         prompt_tokens=prompts.report.longest,
+        process_bytes=process_bytes(device),
     )
     return Prepared(
         config=config,

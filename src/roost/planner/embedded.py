@@ -1,0 +1,288 @@
+"""The plan of a run with the embedded engine on one device: bytes by phase and term.
+
+The phases share the device in turn, so what must fit is the largest of them, not their sum. Every
+term carries its formula.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from roost.config import RunConfig
+from roost.errors import ConfigError
+from roost.planner.shapes import ModelShape
+
+HEADROOM = 0.9
+"""Share of the available memory that a plan may use."""
+DEFAULT_MICRO_BATCH_TOKENS = 8192
+"""A larger micro-batch is no faster; where memory is short, a smaller one is chosen."""
+LOGPROB_TILE_BYTES = 3 * 1024 * 8192 * 4
+"""One float32 tile of logits (``training.logprobs``) with its exponentials and gradient."""
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """Some bytes and why."""
+
+    name: str
+    bytes: int
+    formula: str
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """What is held at once."""
+
+    name: str
+    terms: tuple[Term, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Sum of the terms."""
+        return sum(term.bytes for term in self.terms)
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedPlan:
+    """What a run needs and what was chosen for it."""
+
+    phases: tuple[Phase, ...]
+    available_bytes: int
+    cache_bytes: int
+    """Bound on the engine's key-value cache."""
+    micro_batch_tokens: int
+    """Tokens of one forward and backward."""
+    resident_rollouts: int
+    """Samples decoded at once."""
+    rollouts_per_step: int
+    trainable_parameters: int
+    checkpoint_bytes: int
+    """One checkpoint on disk."""
+    final_bytes: int
+    """The final model or adapter on disk."""
+    prefix_gain: float
+    """Tokens of a padded training forward over those computed: G(P+R) / (P+GR)."""
+    shorter_bytes: tuple[tuple[str, int], ...]
+    """Changes that save memory in the largest phase, and what each saves."""
+
+    @property
+    def peak(self) -> Phase:
+        """The largest phase."""
+        return max(self.phases, key=lambda phase: phase.bytes)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the largest phase fits what is available."""
+        return self.peak.bytes <= self.available_bytes
+
+    def require_fit(self) -> None:
+        """Refuse a run that cannot fit.
+
+        Raises:
+            ConfigError: naming the phase, its largest term, the bytes short, and what helps most.
+        """
+        if self.fits:
+            return
+        phase = self.peak
+        term = max(phase.terms, key=lambda term: term.bytes)
+        changes = "; ".join(f"{what} (saves {_gib(saved)})" for what, saved in self.shorter_bytes)
+        short = phase.bytes - self.available_bytes
+        raise ConfigError(
+            f"the run does not fit: the {phase.name} phase needs {_gib(phase.bytes)} and "
+            f"{_gib(self.available_bytes)} are available, {_gib(short)} short. Its largest part is {term.name}, {_gib(term.bytes)} = {term.formula}. What "
+            f"helps most: {changes or 'a smaller model'}. Start it all the same with --force."
+        )
+
+    def short(self) -> list[str]:
+        """The plan in a few lines."""
+        phases = ", ".join(f"{phase.name} {_gib(phase.bytes)}" for phase in self.phases)
+        return [
+            f"{phases}; {_gib(self.available_bytes)} available",
+            f"{self.resident_rollouts} of {self.rollouts_per_step} samples decode at once; "
+            f"micro-batches of {self.micro_batch_tokens:,} tokens; sharing prompts saves up to "
+            f"{self.prefix_gain:.2f}x training tokens",
+        ]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        phases = [
+            {"name": p.name, "bytes": p.bytes, "terms": [asdict(t) for t in p.terms]}
+            for p in self.phases
+        ]
+        rest = {k: v for k, v in asdict(self).items() if k not in ("phases", "shorter_bytes")}
+        return {"fits": self.fits, "phases": phases, **rest}
+
+
+def plan_embedded(
+    config: RunConfig,
+    shape: ModelShape,
+    *,
+    available_bytes: int,
+    dtype_bytes: int,
+    prompt_tokens: int,
+    process_bytes: int = 0,
+) -> EmbeddedPlan:
+    """Plan a run on one device.
+
+    Args:
+        config: The run.
+        shape: Its model.
+        available_bytes: What the device has left for this process.
+        dtype_bytes: Of the working precision: 2 or 4.
+        prompt_tokens: The longest prompt.
+        process_bytes: What the process holds already; counted in every phase.
+    """
+    sizes = _Sizes(config, shape, dtype_bytes, prompt_tokens, process_bytes)
+    usable = int(HEADROOM * available_bytes) + process_bytes
+    cache = config.rollout.cache_bytes or sizes.default_cache(usable)
+    micro = config.train.micro_batch_tokens or sizes.default_micro_batch(usable)
+    phases = (
+        Phase("generate", (*sizes.resident(), *sizes.generate(cache))),
+        Phase("train", (*sizes.resident(), *sizes.train(micro))),
+    )
+    lengths = prompt_tokens, config.rollout.max_completion_tokens, config.rollout.generations
+    prompt, completion, generations = lengths
+    return EmbeddedPlan(
+        phases=phases,
+        available_bytes=usable,
+        cache_bytes=cache,
+        micro_batch_tokens=micro,
+        resident_rollouts=sizes.resident_rollouts(cache),
+        rollouts_per_step=sizes.rollouts,
+        trainable_parameters=sizes.trainable,
+        checkpoint_bytes=sizes.trainable * (dtype_bytes + 12),
+        final_bytes=sizes.trainable * dtype_bytes,
+        prefix_gain=generations * (prompt + completion) / (prompt + generations * completion),
+        shorter_bytes=tuple(sizes.savings(phases, micro, cache)),
+    )
+
+
+class _Sizes:
+    """The terms of a run, in bytes."""
+
+    def __init__(
+        self, config: RunConfig, shape: ModelShape, dtype_bytes: int, prompt: int, process: int
+    ) -> None:
+        self.config = config
+        self.shape = shape
+        self.dtype_bytes = dtype_bytes
+        self.prompt = prompt
+        self.process = process
+        self.completion = config.rollout.max_completion_tokens
+        self.rollouts = config.data.prompts_per_step * config.rollout.generations
+        self.adapter = (
+            shape.adapter_parameters(config.lora.rank, config.lora.targets)
+            if config.train.method == "lora"
+            else 0
+        )
+        self.trainable = self.adapter or shape.parameters
+        self.kv_token = shape.kv_elements_per_token() * dtype_bytes
+
+    def resident(self) -> Iterator[Term]:
+        """What is held in every phase."""
+        if self.process:
+            yield Term("process", self.process, "measured: Python and libraries")
+        width, parameters = self.dtype_bytes, self.shape.parameters + self.adapter
+        yield Term("weights", width * parameters, f"{width} B x {parameters:,} parameters")
+        masters = 0 if width == 4 else 4
+        states = masters + 4 + 8
+        yield Term(
+            "optimizer",
+            states * self.trainable,
+            f"({masters} master + 4 gradient + 8 moments) B x {self.trainable:,} trained",
+        )
+        if self.config.loss.beta > 0 and not self.adapter:
+            yield Term("reference", width * parameters, f"{width} B x {parameters:,} parameters")
+
+    def generate(self, cache: int) -> Iterator[Term]:
+        """What decoding holds besides."""
+        yield Term("key-value cache", cache, f"bound; {self.kv_token:,} B a token")
+        rows, vocabulary = self.resident_rollouts(cache), self.shape.vocabulary
+        yield Term("logits", 12 * rows * vocabulary, f"3 x 4 B x {rows} rows x {vocabulary:,}")
+
+    def train(self, micro: int) -> Iterator[Term]:
+        """What a forward and backward of ``micro`` tokens holds besides."""
+        layer = self._layer_activation_bytes()
+        hidden, layers = self.shape.hidden * self.dtype_bytes, self.shape.layers
+        if self.config.train.gradient_checkpointing:
+            per_token = hidden * layers + layer
+            formula = f"{micro:,} tokens x ({hidden:,} B x {layers} layers + {layer:,} B of one)"
+        else:
+            per_token = layer * layers
+            formula = f"{micro:,} tokens x {layer:,} B x {layers} layers"
+        yield Term("activations", micro * per_token, formula)
+        yield Term("log-probabilities", LOGPROB_TILE_BYTES, "3 float32 tiles of 1,024 x 8,192")
+        if not self.adapter:
+            largest = self.dtype_bytes * self.shape.embedding_parameters
+            yield Term("gradient in flight", largest, "the embedding's, in working precision")
+
+    def _layer_activation_bytes(self) -> int:
+        """Bytes that one decoder layer keeps for a token: its norms in float32, all products once.
+
+        Counted by module, in place of the 34 bytes of Korthikanti et al. 2022 (arXiv:2205.05198).
+        """
+        s = self.shape
+        queries, keys = s.heads * s.head_dim, s.kv_heads * s.head_dim
+        per_token_experts = 1 if not s.experts else 8
+        products = 6 * s.hidden + 3 * queries + 4 * keys + 4 * s.intermediate * per_token_experts
+        return self.dtype_bytes * products + 4 * 4 * s.hidden
+
+    def group_bytes(self) -> int:
+        """Cache of one prompt and all its completions at full length."""
+        return self.kv_token * (self.prompt + self.config.rollout.generations * self.completion)
+
+    def resident_rollouts(self, cache: int) -> int:
+        """Samples that decode at once, at full length."""
+        generations = self.config.rollout.generations
+        fit = max(1, cache * generations // self.group_bytes())
+        bound = self.config.rollout.max_sequences or self.rollouts
+        return min(fit, bound, self.rollouts)
+
+    def default_cache(self, usable: int) -> int:
+        """All that a step's samples can use, or what is left; room for one sample at the least."""
+        evaluated = self.config.eval.prompts * self.config.eval.generations
+        prompts = max(self.config.data.prompts_per_step, 1)
+        wanted = max(prompts * self.group_bytes(), self._flat_bytes(evaluated))
+        left = usable - sum(term.bytes for term in self.resident())
+        least = self.kv_token * (self.prompt + self.completion)
+        return max(least, min(wanted, left))
+
+    def _flat_bytes(self, samples: int) -> int:
+        return self.kv_token * samples * (self.prompt + self.completion)
+
+    def default_micro_batch(self, usable: int) -> int:
+        """The most tokens that fit, up to the default; room for one sample at the least."""
+        least = self.prompt + self.completion
+        fixed = sum(term.bytes for term in (*self.resident(), *self.train(0)))
+        per_token = max(1, sum(term.bytes for term in self.train(1024)) // 1024)
+        return max(least, min(DEFAULT_MICRO_BATCH_TOKENS, (usable - fixed) // per_token))
+
+    def savings(
+        self, phases: tuple[Phase, ...], micro: int, cache: int
+    ) -> Iterator[tuple[str, int]]:
+        """The three changes that save most in the largest phase."""
+        peak = max(phases, key=lambda phase: phase.bytes)
+        options: list[tuple[str, int]] = []
+        if not self.adapter:
+            lora = self.shape.adapter_parameters(self.config.lora.rank)
+            states = 12 if self.dtype_bytes == 4 else 16
+            options.append(("train.method = 'lora'", states * (self.shape.parameters - lora)))
+        if self.dtype_bytes == 4:
+            options.append(("model.dtype = 'bfloat16'", 2 * self.shape.parameters))
+        if peak.name == "generate":
+            least = self.kv_token * (self.prompt + self.completion)
+            options.append((f"rollout.cache_bytes = {least}", cache - least))
+        else:
+            least = self.prompt + self.completion
+            saved = sum(t.bytes for t in self.train(micro)) - sum(
+                t.bytes for t in self.train(least)
+            )
+            options.append((f"train.micro_batch_tokens = {least}", saved))
+        ranked = sorted(options, key=lambda option: -option[1])
+        yield from [option for option in ranked if option[1] > 0][:3]
+
+
+def _gib(count: int) -> str:
+    return f"{count / 2**30:.2f} GiB"
