@@ -91,8 +91,9 @@ class EmbeddedPlan:
         short = phase.bytes - self.available_bytes
         raise ConfigError(
             f"the run does not fit: the {phase.name} phase needs {_gib(phase.bytes)} and "
-            f"{_gib(self.available_bytes)} are available, {_gib(short)} short. Its largest part is {term.name}, {_gib(term.bytes)} = {term.formula}. What "
-            f"helps most: {changes or 'a smaller model'}. Start it all the same with --force."
+            f"{_gib(self.available_bytes)} are available, {_gib(short)} short. Its largest part is "
+            f"{term.name}, {_gib(term.bytes)} = {term.formula}. What helps most: "
+            f"{changes or 'a smaller model'}. Start it all the same with --force."
         )
 
     def short(self) -> list[str]:
