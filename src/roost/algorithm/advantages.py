@@ -78,7 +78,8 @@ def _divisor(scale: str, scored: Sequence[float], batch_std: float) -> float:
 
 
 def _std(values: Sequence[float]) -> float:
-    return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+    # Equal values are asked for first: their rounded mean may differ from them, and 0.0 must be 0.
+    return float(np.std(values, ddof=1)) if len(set(values)) > 1 else 0.0
 
 
 def _stats(groups: Sequence[Group]) -> AdvantageStats:
