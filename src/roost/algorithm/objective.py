@@ -55,7 +55,7 @@ def objective(
     Returns:
         A scalar to call backward on, and sums by name; ``tokens`` among them.
     """
-    old = logprobs.detach() if batch.old_logprobs is None else batch.old_logprobs
+    old = _inside(batch.old_logprobs, logprobs, batch.mask)
     ratio = importance_ratio(logprobs, old, batch, config.importance)
     low = 1.0 - config.epsilon
     high = 1.0 + (config.epsilon if config.epsilon_high is None else config.epsilon_high)
@@ -64,7 +64,7 @@ def objective(
     terms = -torch.minimum(unclipped * advantages, ratio.clamp(low, high) * advantages)
     sums = _clip_sums(ratio.detach(), advantages, batch.mask, low, high)
     if batch.reference_logprobs is not None:
-        divergence = k3(logprobs, batch.reference_logprobs)
+        divergence = k3(logprobs, _inside(batch.reference_logprobs, logprobs, batch.mask))
         terms = terms + config.beta * ratio * divergence
         sums["kl"] = _masked_sum(divergence.detach(), batch.mask)
     loss = (terms * batch.weights).sum()
@@ -84,6 +84,16 @@ def importance_ratio(logprobs: Tensor, old: Tensor, batch: TokenBatch, level: st
         tokens = zeros.index_add(0, batch.samples, mask).clamp(min=1.0)
         difference = (totals / tokens)[batch.samples]
     return torch.exp(difference)
+
+
+def _inside(other: Tensor | None, logprobs: Tensor, mask: Tensor) -> Tensor:
+    """``other`` on loss tokens, the policy's own log-probability elsewhere or where it is None.
+
+    A tool's tokens can be so unlikely that their ratio overflows, and infinity times a weight of 0
+    is NaN; this way they differ by 0.
+    """
+    own = logprobs.detach()
+    return own if other is None else torch.where(mask, other, own)
 
 
 def _clip_sums(
