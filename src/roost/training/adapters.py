@@ -27,9 +27,7 @@ def add_adapter(model: nn.Module, config: LoraConfig, seed: int) -> Any:
     Raises:
         ModelError: ``lora.targets`` match no linear layer.
     """
-    targets = config.targets
-    if targets != "all-linear":
-        check_targets(model, [targets] if isinstance(targets, str) else targets)
+    targets = resolve_targets(model, config.targets)
     peft_config = PeftLoraConfig(
         r=config.rank,
         lora_alpha=config.alpha,
@@ -45,11 +43,15 @@ def add_adapter(model: nn.Module, config: LoraConfig, seed: int) -> Any:
     return adapted
 
 
-def check_targets(model: nn.Module, targets: list[str]) -> None:
-    """Say which target names match no linear layer.
+def resolve_targets(model: nn.Module, targets: str | list[str]) -> list[str]:
+    """Name endings of the linear layers to adapt.
+
+    ``all-linear`` is every ``nn.Linear`` but the output head. Experts of a mixture are fused
+    tensors, not linear layers: an adapter on them would build all experts' changed weights anew at
+    each forward, so they stay as they are.
 
     Raises:
-        ModelError: naming it, and the names that there are.
+        ModelError: a name matches no linear layer; it is named, and so is the nearest that does.
     """
     head = model.get_output_embeddings()  # type: ignore[operator]
     linear = [
@@ -58,9 +60,13 @@ def check_targets(model: nn.Module, targets: list[str]) -> None:
         if isinstance(module, nn.Linear) and module is not head
     ]
     endings = {name.rpartition(".")[2] for name in linear}
-    for target in targets:
+    if targets == "all-linear":
+        return sorted(endings)
+    wanted = [targets] if isinstance(targets, str) else targets
+    for target in wanted:
         if not any(name == target or name.endswith(f".{target}") for name in linear):
             raise ModelError(
                 f"lora.targets: {target!r} matches no linear layer of the model."
                 f"{did_you_mean(target, endings)}"
             )
+    return wanted

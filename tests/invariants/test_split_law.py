@@ -1,0 +1,57 @@
+"""Law 1: the gradient of a batch is the same however it is split."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.groups import random_groups
+from support.small_models import build
+from support.trainers import gradient, make_trainer, relative_error
+
+GROUPS = ([3, 9, 5, 1], [[4, 9, 1, 6], [2, 2, 12, 5], [8, 1, 1, 3], [7, 10, 2, 4]])
+
+
+@pytest.mark.parametrize("loss", ["dapo", "grpo", "dr_grpo", "bnpo"])
+@pytest.mark.parametrize("importance", ["token", "sequence"])
+def test_any_micro_batch_gives_the_same_gradient(loss: str, importance: str) -> None:
+    section = {"type": loss, "importance": importance, "beta": 0.0}
+    groups = random_groups(*GROUPS)
+    whole = gradient(make_trainer(build("llama"), 10_000, loss=section), groups)
+    for budget in (1, 17, 30, 61):
+        split = gradient(make_trainer(build("llama"), budget, loss=section), groups)
+        assert relative_error(whole, split) < 1e-5
+
+
+def test_the_order_of_groups_and_samples_does_not_matter() -> None:
+    groups = random_groups(*GROUPS)
+    whole = gradient(make_trainer(build("llama")), groups)
+    groups.reverse()
+    for group in groups:
+        group.samples.reverse()
+    assert relative_error(whole, gradient(make_trainer(build("llama")), groups)) < 1e-5
+
+
+@pytest.mark.parametrize("loss", ["dapo", "grpo", "dr_grpo", "bnpo"])
+def test_samples_that_cannot_move_a_weight_still_count(loss: str) -> None:
+    """They are not computed, and the others weigh as if they were."""
+    groups = random_groups(*GROUPS)
+    for sample in groups[1].samples:
+        sample.advantage = 0.0
+    section = {"type": loss}
+    skipped = gradient(make_trainer(build("llama"), loss=section), groups)
+    for sample in groups[1].samples:
+        sample.advantage = 1e-30
+    computed = gradient(make_trainer(build("llama"), loss=section), groups)
+    assert relative_error(computed, skipped) < 1e-5
+
+
+def test_gradients_of_bfloat16_weights_accumulate_in_float32() -> None:
+    import torch
+
+    groups = random_groups(*GROUPS)
+    module = build("llama", dtype=torch.bfloat16)
+    whole = gradient(make_trainer(module), groups)
+    assert all(g.dtype == torch.float32 for g in whole.values())
+    split = gradient(make_trainer(build("llama", dtype=torch.bfloat16), 30), groups)
+    # Rounding of activations differs between packs; the sums themselves lose nothing more.
+    assert relative_error(whole, split) < 0.05
