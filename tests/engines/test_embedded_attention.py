@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from roost.engines.embedded.attention import DecodeLayout, PrefillLayout, Row
 from roost.engines.embedded.cache import LayerShape, SlotCache
-from roost.engines.embedded.partial import MASKED, merge, partial_attention
+from roost.engines.embedded.partial import attention_parts
 from roost.model.attention import AttentionParams
+from roost.model.flash import MASKED, join
 
 KV_HEADS, REPEATS, DIM = 2, 3, 8
 SHAPE = [LayerShape(KV_HEADS, DIM, DIM)]
@@ -57,7 +58,7 @@ def test_prefill_then_decode_equals_plain_attention(params, prompt_lengths, rows
             for heads in (KV_HEADS * REPEATS, KV_HEADS, KV_HEADS)
         ]
 
-    prompts, own = make_cache(len(prompt_lengths), 9), make_cache(len(rows), 7)
+    prompts, own = make_cache(len(prompt_lengths), 32), make_cache(len(rows), 32)
     parts = [tokens(length) for length in prompt_lengths]
     layout = PrefillLayout(prompts, range(len(parts)), prompt_lengths)
     output = layout.attend(*(torch.cat(column) for column in zip(*parts, strict=True)), params)
@@ -92,12 +93,13 @@ def test_prefill_then_decode_equals_plain_attention(params, prompt_lengths, rows
 @pytest.mark.parametrize("softcap", [None, 2.0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_part_without_a_visible_key_weighs_nothing(softcap, dtype):
-    query, key, value = (torch.randn(2, 2, n, 8).to(dtype) for n in (3, 5, 5))
-    hidden = torch.full((2, 1, 1, 5), MASKED)
-    nothing = partial_attention(query, key, value, hidden, 0.5, softcap)
-    whole = partial_attention(query, key, value, None, 0.5, softcap)
-    assert torch.equal(merge(*whole, *nothing), whole[0])
-    assert torch.equal(merge(*nothing, *whole), whole[0])
+    query, key, value = (torch.randn(2, 2, n, 8).to(dtype) for n in (3, 32, 32))
+    seen, hidden = torch.zeros(2, 1, 1, 32), torch.full((2, 1, 1, 32), MASKED)
+    ((nothing, nothing_lse),) = attention_parts(query, key, value, hidden, 0.5, softcap)
+    ((whole, whole_lse),) = attention_parts(query, key, value, seen, 0.5, softcap)
+    whole = whole.float()
+    assert torch.equal(join(whole, whole_lse, nothing, nothing_lse)[0], whole)
+    assert torch.equal(join(nothing.float(), nothing_lse, whole, whole_lse)[0], whole)
 
 
 def test_moving_a_slot_copies_its_used_part():

@@ -41,16 +41,17 @@ def test_nothing_to_do():
 
 
 def test_cache_too_small_for_one_sequence_is_an_error():
-    engine = make_engine(build("llama"), cache_bytes=19 * BYTES_PER_TOKEN)
-    assert len(run(engine, make_prompts((10,)), 3, SamplingParams(10))) == 3
-    with pytest.raises(EngineError, match=r"holds not even one sequence.*7,680.*shorten"):
-        run(engine, make_prompts((11,)), 3, SamplingParams(10))
+    engine = make_engine(build("llama"), cache_bytes=64 * BYTES_PER_TOKEN)
+    assert len(run(engine, make_prompts((32,)), 3, SamplingParams(33))) == 3
+    with pytest.raises(EngineError, match=r"holds not even one sequence.*36,864.*shorten"):
+        run(engine, make_prompts((33,)), 3, SamplingParams(10))
 
 
 def test_peak_bytes_is_what_the_cache_holds():
     engine = make_engine(build("llama"))
     run(engine, make_prompts((10, 4)), 3, SamplingParams(8))
-    assert engine.peak_bytes == (2 * 10 + 6 * 7) * BYTES_PER_TOKEN
+    # A slot's tokens come in 32s.
+    assert engine.peak_bytes == (2 * 32 + 6 * 32) * BYTES_PER_TOKEN
 
 
 @pytest.mark.parametrize(

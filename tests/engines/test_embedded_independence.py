@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roost.engines.protocol import SamplingParams
+from roost.model.flash import padded
 from support.small_models import build
 
 MODEL = build("llama")
@@ -56,7 +57,7 @@ def test_any_mix_under_any_bound_is_the_same(lengths, generations, budget, seque
     prompts = make_prompts(lengths, seed=seed)
     sampling = SamplingParams(budget, stop_token_ids=STOPS)
     free = tokens(run(make_engine(MODEL), prompts, generations, sampling, seed=seed))
-    least = max(lengths) + max(1, budget - 1)
+    least = padded(max(lengths)) + padded(max(1, budget - 1))
     tight = make_engine(
         MODEL, max_sequences=sequences, cache_bytes=(least + spare) * BYTES_PER_TOKEN
     )

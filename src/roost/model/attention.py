@@ -33,6 +33,10 @@ class AttentionParams:
     softcap: float | None = None
     """Scores become softcap * tanh(scores / softcap) before the mask (Gemma 2)."""
 
+    def is_plain(self, longest: int) -> bool:
+        """Whether sequences of up to ``longest`` tokens need neither a window nor a soft cap."""
+        return self.softcap is None and (self.window is None or self.window >= longest)
+
 
 class AttentionLayout(Protocol):
     """Where each token of a forward stands, and what it may see."""

@@ -232,7 +232,8 @@ class _Sizes:
 
     def group_bytes(self) -> int:
         """Cache of one prompt and all its completions at full length."""
-        return self.kv_token * (self.prompt + self.config.rollout.generations * self.completion)
+        generations = self.config.rollout.generations
+        return self.kv_token * (slot(self.prompt) + generations * slot(self.completion))
 
     def resident_rollouts(self, cache: int) -> int:
         """Samples that decode at once, at full length."""
@@ -247,11 +248,11 @@ class _Sizes:
         prompts = max(self.config.data.prompts_per_step, 1)
         wanted = max(prompts * self.group_bytes(), self._flat_bytes(evaluated))
         left = usable - sum(term.bytes for term in self.resident())
-        least = self.kv_token * (self.prompt + self.completion)
-        return max(least, min(wanted, left))
+        return max(self._flat_bytes(1), min(wanted, left))
 
     def _flat_bytes(self, samples: int) -> int:
-        return self.kv_token * samples * (self.prompt + self.completion)
+        """Cache of samples that share no prompt."""
+        return self.kv_token * samples * (slot(self.prompt) + slot(self.completion))
 
     def default_micro_batch(self, usable: int) -> int:
         """The most tokens that fit, up to the default; room for one sample at the least."""
@@ -273,7 +274,7 @@ class _Sizes:
         if self.dtype_bytes == 4:
             options.append(("model.dtype = 'bfloat16'", 2 * self.shape.parameters))
         if peak.name == "generate":
-            least = self.kv_token * (self.prompt + self.completion)
+            least = self._flat_bytes(1)
             options.append((f"rollout.cache_bytes = {least}", cache - least))
         else:
             least = self.prompt + self.completion
@@ -283,6 +284,13 @@ class _Sizes:
             options.append((f"train.micro_batch_tokens = {least}", saved))
         ranked = sorted(options, key=lambda option: -option[1])
         yield from [option for option in ranked if option[1] > 0][:3]
+
+
+def slot(tokens: int) -> int:
+    """Cache places of a sequence (``roost.model.flash.padded``, which this module cannot import
+    without torch): whole chunks of 256, and of the rest the next of 32, 64, 96, 128, 256."""
+    whole, rest = divmod(tokens, 256)
+    return 256 * whole + (256 if rest > 128 else -(-rest // 32) * 32)
 
 
 def _gib(count: int) -> str:

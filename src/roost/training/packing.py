@@ -23,15 +23,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """A run of a pack's row that attends causally within itself."""
-
-    start: int
-    length: int
-    prompt: int | None = None
-    """Index of the prompt segment that a completion also sees whole; None for a prompt."""
+from roost.model.parts import Segment
 
 
 @dataclass(frozen=True, slots=True)

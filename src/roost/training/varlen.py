@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from roost.training.packing import Segment
+from roost.model.parts import Segment
 
 
 @dataclass(frozen=True, slots=True)

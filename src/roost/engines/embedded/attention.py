@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from roost.engines.embedded.cache import SlotCache
-from roost.engines.embedded.partial import MASKED, merge, partial_attention
+from roost.engines.embedded.partial import attention_by_definition, attention_parts
 from roost.model.attention import AttentionParams, visible
+from roost.model.flash import MASKED, join, padded
+from roost.model.parts import Part, Segment, packed_attention, parts_of
 
 
 class PrefillLayout:
@@ -25,18 +28,34 @@ class PrefillLayout:
         self._cache = cache
         self._slots = slots
         self._lengths = list(lengths)
+        self._packed: list[Part] | None = None
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, params: AttentionParams) -> Tensor:
         """See ``AttentionLayout``."""
-        keys, values = self._cache.keys[params.layer], self._cache.values[params.layer]
-        outputs = []
+        self._store(key, value, params.layer)
+        if query.device.type == "cpu" and params.is_plain(max(self._lengths)):
+            return packed_attention(query, key, value, self._parts(), params.scale)
         parts = (torch.split(tensor, self._lengths) for tensor in (query, key, value))
-        for slot, q, k, v in zip(self._slots, *parts, strict=True):
-            q, k, v = (part.transpose(0, 1) for part in (q, k, v))
-            keys[slot, :, : k.shape[1]] = k
-            values[slot, :, : v.shape[1]] = v
+        outputs = []
+        for triple in zip(*parts, strict=True):
+            q, k, v = (part.transpose(0, 1) for part in triple)
             outputs.append(causal_attention(q, k, v, params).transpose(0, 1))
         return torch.cat(outputs)
+
+    def _store(self, key: Tensor, value: Tensor, layer: int) -> None:
+        keys, values = self._cache.keys[layer], self._cache.values[layer]
+        parts = (torch.split(tensor, self._lengths) for tensor in (key, value))
+        for slot, length, k, v in zip(self._slots, self._lengths, *parts, strict=True):
+            keys[slot, :, :length] = k.transpose(0, 1)
+            values[slot, :, :length] = v.transpose(0, 1)
+
+    def _parts(self) -> list[Part]:
+        """The same parts as a training pack has, so that both compute the same bits."""
+        if self._packed is None:
+            ends = accumulate(self._lengths)
+            segments = [Segment(e - n, n) for e, n in zip(ends, self._lengths, strict=True)]
+            self._packed = parts_of(segments)
+        return self._packed
 
 
 def causal_attention(query: Tensor, key: Tensor, value: Tensor, params: AttentionParams) -> Tensor:
@@ -49,8 +68,7 @@ def causal_attention(query: Tensor, key: Tensor, value: Tensor, params: Attentio
         params: The layer's constants.
     """
     tokens = query.shape[1]
-    windowed = params.window is not None and params.window < tokens
-    if params.softcap is None and not windowed:
+    if params.is_plain(tokens):
         output = F.scaled_dot_product_attention(
             query[None], key[None], value[None], is_causal=True, scale=params.scale, enable_gqa=True
         )
@@ -59,7 +77,7 @@ def causal_attention(query: Tensor, key: Tensor, value: Tensor, params: Attentio
     mask = _additive(visible(positions, positions, params.window))
     kv_heads, dim = key.shape[0], query.shape[2]
     repeats = query.shape[0] // kv_heads
-    output, _ = partial_attention(
+    output, _ = attention_by_definition(
         query.reshape(1, kv_heads, repeats * tokens, dim),
         key[None],
         value[None],
@@ -98,21 +116,24 @@ class DecodeLayout:
         self._own_lengths = torch.tensor([row.own_length for row in rows], device=device)
         self._prompt_lengths = torch.tensor([row.prompt_length for row in rows], device=device)
         self._rows = torch.arange(self._count, device=device)
-        self._own_keys = max(row.own_length for row in rows) + 1
-        self._prompt_keys = max(row.prompt_length for row in rows)
+        self._own_keys = padded(max(row.own_length for row in rows) + 1)
+        self._prompt_keys = padded(max(row.prompt_length for row in rows))
+        self._longest = max(row.prompt_length + row.own_length for row in rows) + 1
         self._masks: dict[int | None, tuple[Tensor, Tensor]] = {}
         self.positions = self._own_lengths + self._prompt_lengths
         """``[rows]``, each new token's position within its sequence."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, params: AttentionParams) -> Tensor:
         """See ``AttentionLayout``."""
-        own_keys, own_values = self._own.keys[params.layer], self._own.values[params.layer]
+        layer, kv_heads = params.layer, key.shape[1]
+        repeats = query.shape[1] // kv_heads
+        own_keys, own_values = self._own.keys[layer], self._own.values[layer]
         own_keys[self._rows, :, self._own_lengths] = key
         own_values[self._rows, :, self._own_lengths] = value
-        kv_heads, repeats = key.shape[1], query.shape[1] // key.shape[1]
         rows = query.reshape(self._count, kv_heads, repeats, query.shape[2])
-        own_mask, prompt_mask = self._mask(params.window, repeats)
-        own = partial_attention(
+        window = None if params.window is None or params.window >= self._longest else params.window
+        own_mask, prompt_mask = self._mask(window, repeats)
+        own = attention_parts(
             rows,
             own_keys[: self._count, :, : self._own_keys],
             own_values[: self._count, :, : self._own_keys],
@@ -121,16 +142,19 @@ class DecodeLayout:
             params.softcap,
         )
         groups = self._grouping.groups
-        output, lse = partial_attention(
+        prompt = attention_parts(
             self._grouping.gather(rows),
-            self._prompts.keys[params.layer][:groups, :, : self._prompt_keys],
-            self._prompts.values[params.layer][:groups, :, : self._prompt_keys],
+            self._prompts.keys[layer][:groups, :, : self._prompt_keys],
+            self._prompts.values[layer][:groups, :, : self._prompt_keys],
             prompt_mask,
             params.scale,
             params.softcap,
         )
-        prompt = (self._grouping.scatter(output, repeats), self._grouping.scatter(lse, repeats))
-        return merge(*own, *prompt).flatten(1, 2)
+        scattered = (
+            (self._grouping.scatter(output, repeats), self._grouping.scatter(lse, repeats))
+            for output, lse in prompt
+        )
+        return _joined([*own, *scattered]).to(query.dtype).flatten(1, 2)
 
     def _mask(self, window: int | None, repeats: int) -> tuple[Tensor, Tensor]:
         """Additive masks of both key sets, shared by all layers with this window."""
@@ -189,6 +213,14 @@ class _Grouping:
         groups, kv_heads, _, *rest = grouped.shape
         members = grouped.reshape(groups, kv_heads, -1, repeats, *rest).transpose(1, 2)
         return members.flatten(0, 1)[self.scatter_index]
+
+
+def _joined(parts: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+    """Float32 attention over the union of the parts' keys."""
+    total, lse = parts[0][0].float(), parts[0][1]
+    for part, part_lse in parts[1:]:
+        total, lse = join(total, lse, part, part_lse)
+    return total
 
 
 def _additive(seen: Tensor) -> Tensor:

@@ -38,7 +38,7 @@ class SlotCache:
     Args:
         layers: The shapes of the layers.
         slots: How many sequences fit.
-        capacity: Tokens that each slot can hold.
+        capacity: Tokens that each slot can hold; as ``roost.model.flash.padded`` gives it.
         dtype: Working precision.
         device: Where it lives.
     """

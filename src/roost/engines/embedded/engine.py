@@ -16,6 +16,7 @@ from roost.engines.embedded.scheduler import Capacity, RunningGroup, RunningSamp
 from roost.engines.embedded.stopping import StopStrings
 from roost.engines.embedded.support import check_supported, evaluating
 from roost.engines.protocol import SamplingParams
+from roost.model.flash import padded
 from roost.model.policy import Policy
 from roost.samples import FinishReason, Prompt, Sample, TokenSource
 
@@ -80,7 +81,7 @@ class EmbeddedEngine:
         token = bytes_per_token(self._layers, self.policy.dtype)
         return Capacity.fitting(
             self.cache_bytes,
-            prompt_bytes=token * prompt_tokens,
+            prompt_bytes=token * padded(prompt_tokens),
             completion_bytes=token * _own_tokens(completion_tokens),
             prompts=prompts,
             generations=generations,
@@ -146,7 +147,7 @@ class _Batch:
         self._stop_strings = StopStrings(tokenizer, sampling.stop)
         own_tokens = _own_tokens(sampling.max_completion_tokens)
         place = (policy.dtype, policy.device)
-        self._prompts = SlotCache(layers, capacity.groups, longest_prompt, *place)
+        self._prompts = SlotCache(layers, capacity.groups, padded(longest_prompt), *place)
         self._own = SlotCache(layers, capacity.rows, own_tokens, *place)
         self._last_hidden: dict[RunningGroup, Tensor] = {}
         self.drawn = 0
@@ -270,4 +271,4 @@ class _Batch:
 
 def _own_tokens(completion_tokens: int) -> int:
     """Cache places of a completion: its last token is never fed back."""
-    return max(1, completion_tokens - 1)
+    return padded(max(1, completion_tokens - 1))
