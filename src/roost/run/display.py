@@ -86,11 +86,11 @@ class TerminalDisplay:
 
     def say(self, text: str) -> None:
         """Print a line above the bar."""
-        self.console.print(escape(text))
+        self.console.print(escape(text), soft_wrap=True)
 
     def warn(self, text: str) -> None:
         """Print a line in yellow."""
-        self.console.print(f"[yellow]{escape(text)}[/yellow]")
+        self.console.print(f"[yellow]{escape(text)}[/yellow]", soft_wrap=True)
 
     def begin(self, what: str, total: int, done: int = 0) -> None:
         """Start a bar."""
@@ -122,7 +122,7 @@ class TerminalDisplay:
             self._progress.update(task.id, advance=1, detail=escape(detail))
         elif detail and self._is_tenth():
             done, total = self._plain_done, self._plain_total
-            self.console.print(escape(f"{self._what} {done}/{total}  {detail}"))
+            self.console.print(escape(f"{self._what} {done}/{total}  {detail}"), soft_wrap=True)
 
     def waiting_for(self, what: str) -> None:
         """Name what is going on beside the bar."""

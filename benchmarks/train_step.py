@@ -4,9 +4,9 @@ Both compute the gradient of the same loss (DAPO, on-policy) over the same 64 co
 prompts with the same weights and recompute activations in the backward. The padded one is what
 trainers do that pad: each completion with its prompt is a row, rows are padded to the longest of
 their micro-batch, logits are taken for completion tokens only. Its rows are sorted by length
-first, which keeps its padding low, and it runs the micro-batch size that was fastest here.
+first, which keeps its padding low, and its micro-batch is ``--rows`` rows.
 
-    python benchmarks/training.py --model models/smollm2-135m-instruct --prompt 47 --completion 128
+    python benchmarks/train_step.py --method full --prompt 47 --completion 128
 """
 
 from __future__ import annotations
