@@ -9,6 +9,7 @@ from statistics import fmean
 from roost.algorithm.advantages import assign_advantages
 from roost.rewards import ScoringReport
 from roost.run import samples_file
+from roost.run.agreement import check_agreement
 from roost.run.display import Display, step_line
 from roost.run.evaluation import EvalResult, evaluate
 from roost.run.interrupts import Interrupted, StopSwitch
@@ -102,6 +103,7 @@ def train_step(
         "step_time": time.perf_counter() - start,
     }
     session.record(metrics)
+    check_agreement(metrics, session.policy.dtype)
     _write_samples(session, groups)
     return metrics
 

@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,6 +23,9 @@ from roost.training.batch import TrainBatch, TrainSample
 from roost.training.logprobs import token_logprobs
 from roost.training.optimizer import MasterOptimizer, learning_rate
 from roost.training.packing import Pack
+
+PROOF_SAMPLES = 4
+"""Samples that are scored to compare engine and trainer where none needs training."""
 
 Sums = defaultdict[str, float]
 """Metrics of a batch as sums and counts, never means of means."""
@@ -66,6 +70,7 @@ class Trainer:
         train = self.config.train
         batch = TrainBatch.of(groups, self.config)
         sums: Sums = defaultdict(float)
+        self._prove_unmoving(batch, sums)
         if self.config.loss.beta > 0:
             self._score_reference(batch)
         if train.num_iterations * train.updates_per_batch > 1:
@@ -88,12 +93,29 @@ class Trainer:
         not computed.
         """
         counts = batch.counts(part)
-        moving = [s for s in part if s.sample.advantage != 0.0 or self.config.loss.beta > 0]
+        moving = [sample for sample in part if self._moves(sample)]
         self.policy.module.train()
         for pack in batch.packs(moving, self.micro_batch_tokens):
             members = [moving[index] for index in pack.samples]
             self._backward(batch, pack, members, counts, sums)
         self.policy.module.eval()
+
+    def _moves(self, sample: TrainSample) -> bool:
+        """Whether a sample can change a weight."""
+        return sample.sample.advantage != 0.0 or self.config.loss.beta > 0
+
+    def _prove_unmoving(self, batch: TrainBatch, sums: Sums) -> None:
+        """Where no sample moves a weight, score a few all the same.
+
+        An engine gone wrong may earn nothing but equal rewards, and must not go unnoticed for it.
+        """
+        if any(self._moves(sample) for sample in batch.samples):
+            return
+        few = replace(batch, samples=batch.samples[:PROOF_SAMPLES])
+        for sample, logprobs in zip(few.samples, self.logprobs(self.policy, few), strict=True):
+            engine = torch.tensor(sample.sample.full_logprobs, device=logprobs.device)
+            mask = torch.tensor(sample.loss_tokens, device=logprobs.device)
+            _compare(logprobs[mask], engine[mask], sums)
 
     def _backward(
         self,
@@ -107,12 +129,12 @@ class Trainer:
         logprobs, entropy = self.score(self.policy, pack)
         loss, pack_sums = objective(logprobs, entropy, tokens, self.config.loss)
         loss.backward()  # type: ignore[no-untyped-call]
-        difference = (logprobs.detach() - tokens.engine_logprobs).abs()[tokens.mask]
+        # Under the weights that sampled, which the first update of several leaves behind.
+        sampled_under = logprobs.detach() if tokens.old_logprobs is None else tokens.old_logprobs
+        _compare(sampled_under[tokens.mask], tokens.engine_logprobs[tokens.mask], sums)
         for name, value in pack_sums.items():
             sums[name] += value
         sums["computed"] += len(pack)
-        sums["difference"] += float(difference.sum(dtype=torch.float64))
-        sums["difference_max"] = max(sums["difference_max"], float(difference.max()))
 
     def score(self, policy: Policy, pack: Pack) -> tuple[Tensor, Tensor]:
         """Log-probability and entropy ``[tokens]`` of a pack's completion tokens."""
@@ -169,6 +191,15 @@ def _prepare_module(policy: Policy, config: RunConfig) -> None:
         )
 
 
+def _compare(trainer: Tensor, engine: Tensor, sums: Sums) -> None:
+    """Add the differences of two rows of log-probabilities of the same tokens."""
+    difference = (trainer - engine).abs()
+    sums["compared"] += len(difference)
+    sums["difference"] += float(difference.sum(dtype=torch.float64))
+    if len(difference):
+        sums["difference_max"] = max(sums["difference_max"], float(difference.max()))
+
+
 def _metrics(sums: Sums, steps: Sequence[dict[str, float]], batch: TrainBatch) -> dict[str, float]:
     """TRL's names where it has one; token means over all passes of the batch."""
     tokens = sums["tokens"]
@@ -176,13 +207,14 @@ def _metrics(sums: Sums, steps: Sequence[dict[str, float]], batch: TrainBatch) -
     def mean(name: str) -> float:
         return sums[name] / tokens if tokens else math.nan
 
+    compared = sums["compared"]
     metrics = {
         "loss": sums["loss"] / len(steps),
         "entropy": mean("entropy"),
         "clip_ratio/low_mean": mean("clip_low"),
         "clip_ratio/high_mean": mean("clip_high"),
         "clip_ratio/region_mean": mean("clip_low") + mean("clip_high"),
-        "sampling/logp_difference_mean": mean("difference"),
+        "sampling/logp_difference_mean": sums["difference"] / compared if compared else math.nan,
         "sampling/logp_difference_max": float(sums["difference_max"]),
         "tokens/trained": batch.tokens,
         "tokens/computed": sums["computed"],
