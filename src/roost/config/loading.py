@@ -215,7 +215,7 @@ def _section(name: str) -> type[Section] | None:
 
 
 def _explain_all(details: Sequence[ErrorDetails]) -> list[str]:
-    """Each problem once: pydantic reports a value that fits no branch of a union for each branch."""
+    """Each problem once: pydantic reports one for each branch of a union."""
     paths = [_path(detail) for detail in details]
     problems: dict[tuple[int | str, ...], list[ErrorDetails]] = {}
     for path, detail in zip(paths, details, strict=True):
