@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import traceback
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from roost.errors import RoostError, did_you_mean
+from roost.errors import RoostError, did_you_mean, nearest
 
 
 def load_reference(
@@ -27,8 +28,8 @@ def load_reference(
         error: The class to raise.
 
     Raises:
-        RoostError: of class ``error``: no such file, it does not import, no such function, or it
-            is not callable.
+        RoostError: of class ``error``: no such file, it does not import, no such function, it is
+            not callable, or its arguments cannot be found out.
     """
     where, _, name = reference.rpartition(":")
     if not where or not name:
@@ -42,8 +43,16 @@ def load_reference(
     function = getattr(module, name)
     if not callable(function):
         raise error(
-            f"{field} = {reference!r}: {name!r} is a {type(function).__name__}, not a function."
+            f"{field} = {reference!r}: {name!r} is of type {type(function).__name__}, not a "
+            "function."
         )
+    try:
+        inspect.signature(function)
+    except ValueError:
+        raise error(
+            f"{field} = {reference!r}: the arguments of {name!r} cannot be found out. Call it from "
+            "a Python function of your own and name that."
+        ) from None
     loaded: Callable[..., Any] = function
     return loaded
 
@@ -55,12 +64,34 @@ def _load_module(where: str, base_dir: Path, field: str, error: type[RoostError]
         return import_module(where)
     except RoostError:
         raise
-    except Exception as cause:
-        last = traceback.extract_tb(cause.__traceback__)[-1]
-        raise error(
-            f"{field}: '{where}' does not import: {type(cause).__name__}: {cause} "
-            f"({Path(last.filename).name} line {last.lineno})"
-        ) from cause
+    except (Exception, SystemExit) as cause:
+        hint = "Mend it, or install what it imports."
+        if isinstance(cause, ModuleNotFoundError) and cause.name == where.partition(".")[0]:
+            file = f"{where.replace('.', '/')}.py"
+            there = any((folder / file).is_file() for folder in (base_dir, Path.cwd()))
+            hint = f"Did you mean '{file}:...'?" if there else f"A file is named '{file}:...'."
+        raise error(f"{field}: '{where}' does not import: {describe(cause)}. {hint}") from cause
+
+
+def describe(error: BaseException) -> str:
+    """What a person's own code raised, and in which of its lines.
+
+    Example: ``KeyError: 'question' (my_data.py line 7)``.
+    """
+    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    if isinstance(error, SyntaxError):
+        return f"{type(error).__name__}: {error}"  # names its file and line itself
+    theirs = [f for f in traceback.extract_tb(error.__traceback__) if _is_theirs(f.filename)]
+    if not theirs:
+        return text
+    return f"{text} ({Path(theirs[-1].filename).name} line {theirs[-1].lineno})"
+
+
+def _is_theirs(filename: str) -> bool:
+    """Not in a library, nor in Roost."""
+    ours = (Path(__file__).parent, Path(sys.prefix), Path(sys.base_prefix))
+    parents = Path(filename).parents
+    return not filename.startswith("<") and not any(folder in parents for folder in ours)
 
 
 def find_file(where: str, base_dir: Path, field: str, error: type[RoostError]) -> Path:
@@ -69,11 +100,10 @@ def find_file(where: str, base_dir: Path, field: str, error: type[RoostError]) -
         path = (folder / Path(where).expanduser()).resolve()
         if path.is_file():
             return path
-    beside = [p.name for p in (base_dir / where).parent.glob("*.py")]
-    near = did_you_mean(Path(where).name, beside)
+    near = nearest(Path(where).name, [p.name for p in (base_dir / where).parent.glob("*.py")])
     raise error(
-        f"{field}: no file '{where}' in '{base_dir}' or the working directory."
-        f"{near if 'Did you mean' in near else ''}"
+        f"{field}: no file '{where}' in '{base_dir.resolve()}' or the working directory."
+        f"{f' Did you mean {near!r}?' if near else ' Paths start at the folder of the recipe.'}"
     )
 
 

@@ -65,6 +65,12 @@ def test_a_bare_value_sets_the_main_field(mapping: dict[str, Any], check: Any) -
     assert check(build_config(mapping))
 
 
+def test_an_empty_table_clears_what_the_recipe_set(tmp_path: Path) -> None:
+    path = recipe(tmp_path, "[data]\noptions = { size = 3, largest = 9 }\n")
+    assert load_config(path, ["data.options.size=5"]).data.options == {"size": 5, "largest": 9}
+    assert load_config(path, ["data.options={}"]).data.options == {}
+
+
 def test_overrides_are_toml_or_bare_text() -> None:
     assert parse_overrides(["a.b=1", "a.c=x/y", "a.d=true", 'a.e="1"', "f=[1, 2]"]) == {
         "a": {"b": 1, "c": "x/y", "d": True, "e": "1"},
@@ -74,13 +80,13 @@ def test_overrides_are_toml_or_bare_text() -> None:
 
 PROBLEMS: list[tuple[dict[str, Any], str]] = [
     ({"train": {"step": 3}}, r"train\.step: no such field\. Did you mean 'steps'\?"),
-    ({"trian": {}}, r"trian: no such field\. Did you mean 'train'\?"),
+    ({"trian": {}}, r"trian: no such section or field\. Did you mean 'train'\?"),
     ({"rollout": {"engine": "embeded"}}, r"rollout\.engine = 'embeded'.*Did you mean 'embedded'"),
     ({"rollout": {"generations": 1}}, r"rollout\.generations = 1: .*greater than or equal to 2"),
     ({"rollout": {"top_p": 1.5}}, r"rollout\.top_p = 1\.5: .*less than or equal to 1"),
     ({"rollout": {"temperature": 0}}, r"rollout\.temperature = 0: .*greater than 0"),
-    ({"train": {"steps": "many"}}, r"train\.steps = 'many': should be a valid integer"),
-    ({"train": {"steps": 2.5}}, r"train\.steps = 2\.5: should be a valid integer"),
+    ({"train": {"steps": "many"}}, r"train\.steps = 'many': should be a whole number"),
+    ({"train": {"steps": 2.5}}, r"train\.steps = 2\.5: should be a whole number"),
     ({"train": {"learning_rate": -1}}, r"train\.learning_rate = -1"),
     ({"loss": "ppo"}, r"loss\.type = 'ppo': allowed are 'dapo', 'grpo', 'dr_grpo', 'bnpo'"),
     ({"loss": {"epsilon": 1.0}}, r"loss\.epsilon = 1\.0: should be less than 1"),
@@ -97,6 +103,16 @@ PROBLEMS: list[tuple[dict[str, Any], str]] = [
     ({"rewards": [{"function": "a", "weight": 0}]}, r"every weight is 0"),
     ({"data": {"chat": "never", "system_prompt": "x"}}, r"data\.system_prompt: needs a chat"),
     ({"output": {"trackers": ["wandbb"]}}, r"output\.trackers\.0 = 'wandbb'.*'wandb'"),
+    ({"steps": 3}, r"steps: no such section\. Did you mean 'train\.steps'\?"),
+    ({"generations": 3}, r"Did you mean 'eval\.generations' or 'rollout\.generations'\?"),
+    ({"train": 5}, r"train = 5: is a section; set its fields, such as train\.method"),
+    ({"train": {"steps": True}}, r"train\.steps = True: should be a number, not true or false"),
+    ({"train": {"learning_rate": float("inf")}}, r"= inf: should be a finite number"),
+    ({"lora": {"targets": 3}}, r"lora\.targets = 3: should be text in quotes or a list$"),
+    ({"lora": {"targets": [3]}}, r"^lora\.targets\.0 = 3: should be text in quotes$"),
+    ({"rewards": "numeric"}, r"= 'numeric': should be a list, such as \['numeric'\]"),
+    ({"data": {"shuffle": "maybe"}}, r"data\.shuffle = 'maybe': should be true or false"),
+    ({"data": {"options": 3}}, r"data\.options = 3: should be a table, such as \{ key = 1 \}"),
     ({"model": {"dtype": "float16"}}, r"model\.dtype = 'float16': allowed are 'auto', 'bfloat16'"),
 ]
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -76,23 +77,23 @@ def test_long_prompts_stop_by_choice() -> None:
 def test_a_prompt_at_the_limit_stays() -> None:
     exact = 64 - 8 - len("<s>U:\nA:") + 2
     assert load([{"prompt": "y" * exact}]).report.dropped == 0
-    with pytest.raises(DataError, match="1 are too long"):
+    with pytest.raises(DataError, match="all 1 prompts are longer than 56 tokens, the shortest 57"):
         load([{"prompt": "y" * (exact + 1)}])
 
 
 @pytest.mark.parametrize(
     ("rows", "sections", "message"),
     [
-        ([{"prompts_": "x"}], {}, r"row 1 has no column 'prompt'\. Did you mean 'prompts_'"),
+        ([{"prompts_": "x"}], {}, r"row 1 has no column 'prompt' .*Did you mean 'prompts_'"),
         ([{"prompt": "x", "completions": 1}], {}, r"a column 'completions', which is a name"),
-        ([{"prompt": 3}], {}, r"row 1: column 'prompt' is a int"),
-        ([{"prompt": []}], {}, r"row 1: column 'prompt' is a list"),
+        ([{"prompt": 3}], {}, r"row 1: column 'prompt' is of type int"),
+        ([{"prompt": []}], {}, r"row 1: column 'prompt' is of type list"),
         ([{"prompt": [{"role": "user"}]}], {}, r"should have 'role' and 'content'"),
         ([{"prompt": "x"}], {"data": {"prompts_per_step": 2}}, r"only 1 prompts are left"),
         (
             [{"prompt": "x"}],
             {"eval": {"prompts": 1}},
-            r"only 0 prompts are left to train on \(1 are held out by eval\.prompts\)",
+            r"only 0 prompts are left to train on \(1 are held out by eval\.prompts = 1\)\. Lower",
         ),
         (
             [{"prompt": "x"}],
@@ -117,6 +118,48 @@ def test_messages_without_a_template() -> None:
         load(rows, template=False)
     with pytest.raises(DataError, match="'always'"):
         load([{"prompt": "x"}], template=False, data={"chat": "always"})
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"chat_template": "{% for m in messages %}"}, r"^data\.chat_template is not valid Jinja"),
+        ({"chat_template": "chat.jinja"}, r"'chat\.jinja': no such file in .*no Jinja template"),
+        ({"template_options": {"tokenize": True}}, r"'tokenize' is set by Roost"),
+    ],
+)
+def test_a_template_that_cannot_be_used(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        load([{"prompt": "x"}], data=settings)
+
+
+def test_a_broken_template_of_the_tokenizer() -> None:
+    with pytest.raises(DataError, match=r"^the tokenizer's chat template is not valid Jinja"):
+        load_prompts(
+            build_config({}),
+            character_tokenizer("{{"),
+            context_length=999,
+            source=[{"prompt": "x"}],
+        )
+
+
+def test_a_template_in_a_file_beside_the_recipe(tmp_path: Path) -> None:
+    (tmp_path / "chat.jinja").write_text("<{{ messages[0].content }}>")
+    config = build_config(
+        {
+            "data": {"chat_template": "chat.jinja", "prompts_per_step": 1},
+            "eval": {"prompts": 0},
+            "rollout": {"max_completion_tokens": 8},
+        }
+    )
+    sets = load_prompts(
+        config,
+        character_tokenizer(),
+        context_length=64,
+        base_dir=tmp_path,
+        source=[{"prompt": "x"}],
+    )
+    assert text_of(sets) == "<x>"
 
 
 def test_a_template_that_refuses() -> None:
@@ -150,3 +193,18 @@ def test_held_out_prompts_from_their_own_source(tmp_path: Any) -> None:
     assert [p.content for p in sets.held_out] == ["a", "b"]
     assert [p.content for p in sets.train] == ["c"]
     assert len({p.id for p in [*sets.train, *sets.held_out]}) == 3
+
+
+def test_prompts_that_are_only_evaluated_need_not_fill_a_step() -> None:
+    rows = [{"prompt": "a"}, {"prompt": "b"}]
+    config = build_config({"eval": {"prompts": 64}, "rollout": {"max_completion_tokens": 8}})
+    tokenizer = character_tokenizer()
+    sets = load_prompts(config, tokenizer, context_length=64, source=rows, training=False)
+    assert [p.content for p in sets.held_out] == ["a", "b"]
+    with pytest.raises(DataError, match="only 0 prompts are left to train on"):
+        load_prompts(config, tokenizer, context_length=64, source=rows)
+
+
+def test_a_held_out_source_is_blamed_by_its_own_name() -> None:
+    with pytest.raises(DataError, match=r"^eval\.source = 'no\.jsonl'"):
+        load([{"prompt": "a"}], eval={"source": "no.jsonl", "prompts": 2})

@@ -45,7 +45,9 @@ def test_each_kind_of_file(tmp_path: Path, name: str) -> None:
 def test_a_broken_line_is_named(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"prompt": "x"}\n' * 1206 + '{"prompt": \n')
-    with pytest.raises(DataError, match=r"line 1,207 is not JSON"):
+    with pytest.raises(
+        DataError, match=r"line 1,207 is not JSON: Expecting value at character 12\."
+    ):
         read(str(path))
 
 
@@ -70,7 +72,8 @@ def test_bytes_that_are_not_utf8(tmp_path: Path) -> None:
         ("a.jsonl", "", "holds no rows"),
         ("a.json", "{", "is not JSON"),
         ("a.json", '{"prompt": 1}', "holds a JSON dict"),
-        ("a.csv", "prompt,answer\nx\n", "line 2 has another number of fields"),
+        ("a.csv", 'prompt,answer\n"x,1\n', r"is not CSV: .*\(line 2\)"),
+        ("a.csv", "prompt,answer\nx\n", "line 2 has 1 fields and the header 2"),
         ("a.parquet", "no", "is not Parquet"),
     ],
 )
@@ -86,10 +89,34 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         read("trian.jsonl", base_dir=tmp_path)
 
 
-@pytest.mark.parametrize("source", ["arithmetics", "./folder", "data.txt"])
-def test_a_name_of_no_kind(source: str) -> None:
-    with pytest.raises(DataError, match="is none of"):
-        read(source)
+@pytest.mark.parametrize(
+    ("source", "hint"),
+    [
+        ("arithmetics", r"Did you mean 'arithmetic'\?"),
+        ("./folder", "$"),
+        ("data.txt", "$"),
+        ("texts/a.txt", r"ends in '\.txt' is not read: convert it"),
+        ("gen.py", r"'gen\.py:function'"),
+    ],
+)
+def test_a_name_of_no_kind(tmp_path: Path, source: str, hint: str) -> None:
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.txt").write_text("x")
+    with pytest.raises(DataError, match=f"is none of.*'owner/name'\\..*{hint}"):
+        read(source, base_dir=tmp_path)
+
+
+def test_a_file_takes_no_options(tmp_path: Path) -> None:
+    write_json_lines(tmp_path / "a.jsonl")
+    with pytest.raises(DataError, match=r"data\.options = \{'size': 3\}.*takes none"):
+        read("a.jsonl", base_dir=tmp_path, options={"size": 3})
+
+
+def test_what_spreadsheets_write(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b'\xef\xbb\xbfprompt,answer\r\n"1,2",3\r\n\r\n')
+    assert read("a.csv", base_dir=tmp_path) == [{"prompt": "1,2", "answer": "3"}]
+    (tmp_path / "B.JSONL").write_bytes(b'\xef\xbb\xbf{"prompt": "x"}\n')
+    assert read("B.JSONL", base_dir=tmp_path) == [{"prompt": "x"}]
 
 
 def test_a_hub_id_offline() -> None:
@@ -108,8 +135,10 @@ def test_reasoning_gym_rows_carry_their_entry() -> None:
 def test_reasoning_gym_mistakes() -> None:
     with pytest.raises(DataError, match=r"no such task\. Did you mean 'chain_sum'"):
         read("reasoning_gym:chain_sums")
-    with pytest.raises(DataError, match=r"data\.options for reasoning_gym:chain_sum"):
+    with pytest.raises(DataError, match=r"no option 'min_term'\. Did you mean 'min_terms'"):
         read("reasoning_gym:chain_sum", options={"min_term": 3})
+    with pytest.raises(DataError, match=r"data\.options = .*: max_terms must be >= min_terms"):
+        read("reasoning_gym:chain_sum", options={"min_terms": 9, "max_terms": 2})
 
 
 def test_a_generator_file(tmp_path: Path) -> None:
@@ -121,8 +150,24 @@ def test_a_generator_file(tmp_path: Path) -> None:
     assert [row["prompt"] for row in rows] == ["5", "6", "7"]
     with pytest.raises(DataError, match=r"has no 'row'\. Did you mean 'rows'"):
         read("gen.py:row", base_dir=tmp_path, limit=1)
-    with pytest.raises(DataError, match=r"does not take data\.options"):
+    with pytest.raises(DataError, match=r"'begin': 1.*does not take them: .* takes \(start=0\)"):
         read("gen.py:rows", base_dir=tmp_path, limit=1, options={"begin": 1})
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("yield {'prompt': 'a'}; {}['q']", r"raised KeyError: 'q' \(gen\.py line 2\) after 1 rows"),
+        ("return 1 + 'a'", r"raised TypeError: .*\(gen\.py line 2\) after 0 rows"),
+        ("import json; return json.loads('{')", r"raised JSONDecodeError: .*\(gen\.py line 2\)"),
+        ("pass", "returned a NoneType; it should yield or return rows"),
+        ("yield 'hello'", "row 1 of .* is a str, 'hello'; a mapping of columns is needed"),
+    ],
+)
+def test_a_generator_that_misbehaves(tmp_path: Path, body: str, message: str) -> None:
+    (tmp_path / "gen.py").write_text(f"def rows():\n    {body}\n")
+    with pytest.raises(DataError, match=message):
+        read("gen.py:rows", base_dir=tmp_path)
 
 
 def test_a_file_that_does_not_import(tmp_path: Path) -> None:

@@ -49,8 +49,7 @@ def build_config(mapping: Mapping[str, Any], where: str | None = None) -> RunCon
     try:
         config = RunConfig.model_validate(dict(mapping))
     except ValidationError as error:
-        problems = [_explain(detail) for detail in error.errors()]
-        raise ConfigError(_listed(problems, where)) from None
+        raise ConfigError(_listed(_explain_all(error.errors()), where)) from None
     problems = list(check(config))
     if problems:
         raise ConfigError(_listed(problems, where))
@@ -123,11 +122,11 @@ def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def merge_tables(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested tables, the later one winning field by field."""
+    """Nested tables, the later one winning field by field; an empty one clears what is there."""
     merged = dict(under)
     for name, value in over.items():
         below = merged.get(name)
-        nested = isinstance(below, Mapping) and isinstance(value, Mapping)
+        nested = isinstance(below, Mapping) and isinstance(value, Mapping) and len(value) > 0
         merged[name] = merge_tables(below, value) if nested else deepcopy(value)  # type: ignore[arg-type]
     return merged
 
@@ -215,24 +214,72 @@ def _section(name: str) -> type[Section] | None:
     return inner if isinstance(inner, type) and issubclass(inner, Section) else None
 
 
-def _explain(detail: ErrorDetails) -> str:
+def _explain_all(details: Sequence[ErrorDetails]) -> list[str]:
+    """Each problem once: pydantic reports one for each branch of a union."""
+    paths = [_path(detail) for detail in details]
+    problems: dict[tuple[int | str, ...], list[ErrorDetails]] = {}
+    for path, detail in zip(paths, details, strict=True):
+        # The branch that looked inside the value says more than the one that refused it whole.
+        if not any(len(p) > len(path) and p[: len(path)] == path for p in paths):
+            problems.setdefault(path, []).append(detail)
+    return [_explain(path, details) for path, details in problems.items()]
+
+
+def _path(detail: ErrorDetails) -> tuple[int | str, ...]:
+    return tuple(part for part in detail["loc"] if not _is_union_branch(part))
+
+
+def _explain(path: Sequence[int | str], details: Sequence[ErrorDetails]) -> str:
     """One problem that pydantic found, in our words."""
-    path = [part for part in detail["loc"] if not _is_union_branch(part)]
     name = ".".join(str(part) for part in path)
-    kind, value = detail["type"], detail["input"]
+    kind, value = details[0]["type"], details[0]["input"]
     if kind == "extra_forbidden":
-        wrong, parent = str(path[-1]), _fields_at(path[:-1])
-        return f"{name}: no such field.{did_you_mean(wrong, parent)}"
+        return _unknown_name(path)
     if kind == "literal_error":
-        allowed = [part.strip("'") for part in _literal_options(detail)]
+        allowed = [part.strip("'") for part in _literal_options(details[0])]
         return (
             f"{name} = {value!r}: allowed are {', '.join(map(repr, allowed))}."
             f"{_nearest_only(value, allowed)}"
         )
     if kind == "missing":
         return f"{name}: is required"
-    message = detail["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
-    return f"{name} = {value!r}: should be {message}"
+    if kind == "model_type":
+        first = next(iter(_fields_at(path)), "field")
+        return f"{name} = {value!r}: is a section; set its fields, such as {name}.{first}"
+    return f"{name} = {value!r}: should be {' or '.join(map(_wanted, details))}"
+
+
+def _unknown_name(path: Sequence[int | str]) -> str:
+    """A field or section that is not there, with the nearest, or the section it belongs to."""
+    wrong, name = str(path[-1]), ".".join(str(part) for part in path)
+    if len(path) > 1:
+        return f"{name}: no such field.{did_you_mean(wrong, _fields_at(path[:-1]))}"
+    fields = {field.name for field in describe_fields()}
+    homes = sorted(field for field in fields if field.rpartition(".")[2] == wrong)
+    if homes:
+        return f"{name}: no such section. Did you mean {' or '.join(map(repr, homes))}?"
+    return f"{name}: no such section or field.{did_you_mean(wrong, RunConfig.model_fields)}"
+
+
+_KINDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "string": "text in quotes",
+    "dict": "a table, such as { key = 1 }",
+}
+
+
+def _wanted(detail: ErrorDetails) -> str:
+    """What a value should be: pydantic's word, or a plainer one."""
+    kind, value = detail["type"], detail["input"]
+    if kind == "list_type":
+        example = f", such as [{value!r}]" if isinstance(value, str) else ""
+        return f"a list{example}"
+    stem, _, problem = kind.partition("_")
+    if stem in _KINDS and problem in ("type", "parsing", "from_float"):
+        return _KINDS[stem]
+    return detail["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
 
 
 def _is_union_branch(part: int | str) -> bool:

@@ -9,16 +9,28 @@ Imports neither torch nor transformers (the light law).
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
 
 class Section(BaseModel):
     """A table of the configuration; unknown fields are errors, values are checked strictly."""
 
     model_config = ConfigDict(
-        extra="forbid", use_attribute_docstrings=True, validate_default=True, frozen=True
+        extra="forbid",
+        use_attribute_docstrings=True,
+        validate_default=True,
+        frozen=True,
+        allow_inf_nan=False,
     )
     main_field: ClassVar[str | None] = None
 
@@ -27,6 +39,15 @@ class Section(BaseModel):
     def _accept_bare_value(cls, value: Any) -> Any:
         if cls.main_field is not None and not isinstance(value, (dict, BaseModel)):
             return {cls.main_field: value}
+        return value
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _refuse_bool_for_number(cls, value: Any, info: ValidationInfo) -> Any:
+        # Python counts true as 1; in a recipe it is a mistake.
+        kind = cls.model_fields[info.field_name or ""].annotation
+        if isinstance(value, bool) and {int, float} & {kind, *get_args(kind)}:
+            raise PydanticCustomError("bool_for_number", "a number, not true or false")
         return value
 
 
@@ -172,8 +193,8 @@ class RewardsConfig(Section):
     deadline_s: float = Field(10.0, gt=0)
     """Seconds that scoring one sample may take; a worker that overruns is killed and the sample
     left unscored."""
-    memory_bytes: int | None = Field(4 * 2**30, ge=1)
-    """Address space of a reward worker beyond what it starts with; none is no bound."""
+    memory_bytes: int = Field(4 * 2**30, ge=0)
+    """Address space of a reward worker beyond what it starts with; 0 is no bound."""
     workers: int | None = Field(None, ge=1)
     """Worker processes; by default one per core up to 4."""
 

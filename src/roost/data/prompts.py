@@ -70,6 +70,7 @@ def load_prompts(
     context_length: int,
     base_dir: Path | None = None,
     source: Any = None,
+    training: bool = True,
     on_row: Callable[[], None] = lambda: None,
 ) -> PromptSets:
     """Read, tokenise, check and split the prompts of a run.
@@ -80,13 +81,15 @@ def load_prompts(
         context_length: Most positions of the model.
         base_dir: Where relative paths start.
         source: A Python object in place of ``data.source``.
+        training: Whether prompts must be left to train on.
         on_row: Called after each row, for a progress bar.
 
     Raises:
         DataError: something is wrong with the data or its length budget, by name.
     """
     budget = prompt_budget(config, context_length)
-    encoder = _Encoder(ChatFormatter(tokenizer, config.data), config.data, budget, on_row)
+    formatter = ChatFormatter(tokenizer, config.data, base_dir or Path.cwd())
+    encoder = _Encoder(formatter, config.data, budget, on_row)
     rows = read_rows(
         config.data.source if source is None else source,
         options=config.data.options,
@@ -102,13 +105,16 @@ def load_prompts(
             split=config.data.split,
             limit=config.eval.prompts,
             base_dir=base_dir,
+            section="eval",
         )
         train, held_out = prompts, encoder.encode(held_rows, first_id=len(rows))
     else:
         train, held_out = _split(prompts, config.eval.prompts, config.seed)
     seen = {prompt.token_ids for prompt in held_out}
     kept = [prompt for prompt in train if prompt.token_ids not in seen]
-    _check_enough(len(kept), config, len(held_out), encoder.dropped)
+    _check_some(kept, held_out, encoder)
+    if training:
+        _check_enough(kept, held_out, config, encoder)
     lengths = [len(prompt.token_ids) for prompt in [*kept, *held_out]]
     report = PromptReport(
         train=len(kept),
@@ -135,13 +141,15 @@ def prompt_budget(config: RunConfig, context_length: int) -> int:
     if left < 1:
         raise DataError(
             f"rollout.max_completion_tokens = {completion:,}: the model's context is "
-            f"{context_length:,} tokens, which leaves none for a prompt. Lower it."
+            f"{context_length:,} tokens, which leaves none for a prompt. Lower it, for "
+            f"example to {context_length // 2:,}."
         )
     asked = config.data.max_prompt_tokens
     if asked is not None and asked > left:
         raise DataError(
             f"data.max_prompt_tokens = {asked:,} and rollout.max_completion_tokens = "
-            f"{completion:,} exceed the model's context of {context_length:,} tokens."
+            f"{completion:,} exceed the model's context of {context_length:,} tokens. Lower one of "
+            "them."
         )
     return left if asked is None else asked
 
@@ -158,9 +166,10 @@ class _Encoder:
     ) -> None:
         self._formatter = formatter
         self._config = config
-        self._budget = budget
+        self.budget = budget
         self._on_row = on_row
         self.dropped = 0
+        self.shortest_dropped = 0
         self.truncated = 0
 
     def encode(self, rows: Sequence[Row], first_id: int) -> list[Prompt]:
@@ -177,7 +186,7 @@ class _Encoder:
         _check_columns(row, column, number)
         content = check_messages(row[column], number, column)
         ids = self._formatter.encode(content, number)
-        if len(ids) > self._budget:
+        if len(ids) > self.budget:
             ids = self._shorten(ids, number)
         if not ids:
             return None
@@ -188,12 +197,13 @@ class _Encoder:
         """What ``data.overlong`` leaves of a prompt that is too long."""
         if self._config.overlong == "error":
             raise DataError(
-                f"row {number:,}: the prompt has {len(ids):,} tokens and {self._budget:,} fit. Set "
+                f"row {number:,}: the prompt has {len(ids):,} tokens and {self.budget:,} fit. Set "
                 "data.overlong to 'drop' or 'truncate' to go on without it."
             )
         if self._config.overlong == "truncate":
             self.truncated += 1
-            return ids[-self._budget :]
+            return ids[-self.budget :]
+        self.shortest_dropped = min(len(ids), self.shortest_dropped or len(ids))
         self.dropped += 1
         return ()
 
@@ -201,7 +211,7 @@ class _Encoder:
 def _check_columns(row: Row, prompt_column: str, number: int) -> None:
     if prompt_column not in row:
         raise DataError(
-            f"row {number:,} has no column {prompt_column!r}."
+            f"row {number:,} has no column {prompt_column!r} (data.prompt_column)."
             f"{did_you_mean(prompt_column, [str(name) for name in row])} Set data.prompt_column to "
             "the column that holds the prompt."
         )
@@ -209,7 +219,7 @@ def _check_columns(row: Row, prompt_column: str, number: int) -> None:
         if name in RESERVED_COLUMNS:
             raise DataError(
                 f"the data has a column {name!r}, which is a name that rewards receive from Roost. "
-                "Rename it."
+                f"Rename it; {', '.join(sorted(RESERVED_COLUMNS))} are taken."
             )
 
 
@@ -226,16 +236,30 @@ def _split(prompts: list[Prompt], held_out: int, seed: int) -> tuple[list[Prompt
     )
 
 
-def _check_enough(train: int, config: RunConfig, held_out: int, dropped: int) -> None:
+def _check_some(train: Sequence[Prompt], held_out: Sequence[Prompt], encoder: _Encoder) -> None:
+    if encoder.dropped and not train and not held_out:
+        raise DataError(
+            f"all {encoder.dropped:,} prompts are longer than {encoder.budget:,} tokens, the "
+            f"shortest {encoder.shortest_dropped:,}: raise data.max_prompt_tokens, lower "
+            "rollout.max_completion_tokens, or set data.overlong = 'truncate'."
+        )
+
+
+def _check_enough(
+    train: Sequence[Prompt], held_out: Sequence[Prompt], config: RunConfig, encoder: _Encoder
+) -> None:
+    """Say before step 0 that there are fewer prompts than a step takes, and what took them."""
     wanted = config.data.prompts_per_step
-    if train >= wanted:
+    if len(train) >= wanted:
         return
     reasons = []
     if held_out and config.eval.source is None:
-        reasons.append(f"{held_out:,} are held out by eval.prompts")
-    if dropped:
-        reasons.append(f"{dropped:,} are too long")
+        reasons.append(f"{len(held_out):,} are held out by eval.prompts = {config.eval.prompts:,}")
+    if encoder.dropped:
+        reasons.append(f"{encoder.dropped:,} are longer than {encoder.budget:,} tokens")
     because = f" ({' and '.join(reasons)})" if reasons else ""
+    lower = " or eval.prompts" if held_out and config.eval.source is None else ""
     raise DataError(
-        f"data.prompts_per_step = {wanted:,}: only {train:,} prompts are left to train on{because}."
+        f"data.prompts_per_step = {wanted:,}: only {len(train):,} prompts are left to train on"
+        f"{because}. Lower data.prompts_per_step{lower}, or give more rows."
     )

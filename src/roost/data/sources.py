@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import csv
+import inspect
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from roost.errors import DataError, did_you_mean
-from roost.references import load_reference
+from roost.errors import DataError, RoostError, did_you_mean, nearest
+from roost.references import describe, load_reference
 
 Row = dict[str, Any]
+
+_HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*/[\w.-]+$")
 
 
 def read_rows(
@@ -23,6 +28,7 @@ def read_rows(
     split: str = "train",
     limit: int | None = None,
     base_dir: Path | None = None,
+    section: str = "data",
 ) -> list[Row]:
     """The rows of a prompt source.
 
@@ -33,45 +39,77 @@ def read_rows(
         split: Split of a hub dataset.
         limit: Most rows to read.
         base_dir: Where relative paths start.
+        section: Whose source it is, for messages: ``data`` or ``eval``.
 
     Raises:
         DataError: it cannot be read, and why; a bad row is named by its line.
     """
-    rows = list(islice(_open(source, dict(options), split, base_dir or Path.cwd()), limit))
+    place = _Place(section, base_dir or Path.cwd())
+    rows = list(islice(_open(source, dict(options), split, place), limit))
     if not rows:
-        raise DataError(f"data.source = {_name(source)}: holds no rows.")
+        raise DataError(
+            f"{place.field} = {_name(source)}: holds no rows; at least one prompt is needed."
+        )
     return rows
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a source was named: the configuration's section, and the recipe's folder."""
+
+    section: str
+    base_dir: Path
+
+    @property
+    def field(self) -> str:
+        return f"{self.section}.source"
+
+    @property
+    def options(self) -> str:
+        return f"{self.section}.options"
 
 
 def _name(source: Any) -> str:
     return repr(source) if isinstance(source, str) else f"<{type(source).__name__}>"
 
 
-def _open(source: Any, options: dict[str, Any], split: str, base_dir: Path) -> Iterator[Row]:
+def _open(source: Any, options: dict[str, Any], split: str, place: _Place) -> Iterator[Row]:
     if not isinstance(source, str):
-        return _from_object(source, options)
+        return _from_object(source, options, place)
     if source == "arithmetic":
-        return _from_call(import_module("roost.data.arithmetic").rows, options, source)
+        return _from_call(import_module("roost.data.arithmetic").rows, options, source, place)
     if source.startswith("reasoning_gym:"):
-        return _from_reasoning_gym(source.partition(":")[2], options)
-    reader = _READERS.get(Path(source).suffix)
+        return _from_reasoning_gym(source.partition(":")[2], options, place)
+    reader = _READERS.get(Path(source).suffix.lower())
     if reader is not None:
-        path = _existing(source, base_dir)
-        return _checked_rows(_read_text_errors(reader, path), source)
+        return _from_file(reader, source, options, place)
     if ":" in source:
-        function = load_reference(source, base_dir, field="data.source", error=DataError)
-        return _from_call(function, options, source)
-    return _from_hub(source, options, split, base_dir)
+        function = load_reference(source, place.base_dir, field=place.field, error=DataError)
+        return _from_call(function, options, source, place)
+    return _from_hub(source, options, split, place)
 
 
-def _existing(source: str, base_dir: Path) -> Path:
-    path = base_dir / Path(source).expanduser()
+def _from_file(
+    reader: Callable[[Path], Iterator[Any]], source: str, options: dict[str, Any], place: _Place
+) -> Iterator[Row]:
+    path = _existing(source, place)
+    if options:
+        raise DataError(
+            f"{place.options} = {options!r}: a file such as {source!r} takes none. Remove them."
+        )
+    return _checked_rows(_read_text_errors(reader, path), source)
+
+
+def _existing(source: str, place: _Place) -> Path:
+    path = place.base_dir / Path(source).expanduser()
     if path.is_file():
         return path
-    beside = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
-    near = did_you_mean(path.name, beside)
-    hint = near if "Did you mean" in near else ""
-    raise DataError(f"data.source = {source!r}: no such file in '{path.parent}'.{hint}")
+    folder = path.parent.resolve()
+    if not folder.is_dir():
+        raise DataError(f"{place.field} = {source!r}: there is no folder '{folder}'.")
+    near = nearest(path.name, [p.name for p in folder.iterdir()])
+    hint = f"Did you mean {near!r}?" if near else "Relative paths start at the recipe's folder."
+    raise DataError(f"{place.field} = {source!r}: no such file in '{folder}'. {hint}")
 
 
 def _read_text_errors(reader: Callable[[Path], Iterator[Any]], path: Path) -> Iterator[Any]:
@@ -87,18 +125,21 @@ def _json_lines(path: Path) -> Iterator[Any]:
             if not line.strip():
                 continue
             try:
-                yield json.loads(line.decode("utf-8"))
+                yield json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
             except UnicodeDecodeError as error:
-                raise DataError(f"'{path}' line {number:,} is not UTF-8: {error}") from None
-            except ValueError as error:
-                raise DataError(f"'{path}' line {number:,} is not JSON: {error}") from None
+                raise _not_utf8(f"'{path}' line {number:,}", error) from None
+            except json.JSONDecodeError as error:
+                raise DataError(
+                    f"'{path}' line {number:,} is not JSON: {error.msg} at character {error.pos}. "
+                    "A .jsonl file holds one whole JSON object a line; mend or remove the line."
+                ) from None
 
 
 def _json_array(path: Path) -> Iterator[Any]:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8-sig"))
     except UnicodeDecodeError as error:
-        raise DataError(f"'{path}' is not UTF-8: {error}") from None
+        raise _not_utf8(f"'{path}'", error) from None
     except ValueError as error:
         raise DataError(
             f"'{path}' is not JSON: {error}. Files with a JSON object a line end in .jsonl."
@@ -112,19 +153,28 @@ def _json_array(path: Path) -> Iterator[Any]:
 
 def _csv(path: Path) -> Iterator[Any]:
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            reader = csv.DictReader(file, strict=True)
-            for row in reader:
-                if None in row or None in row.values():
+        # Spreadsheets begin their UTF-8 files with a mark, which is no part of the first name.
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(file, strict=True)
+            header = next(reader, [])
+            for values in filter(None, reader):
+                if len(values) != len(header):
                     raise DataError(
-                        f"'{path}' line {reader.line_num:,} has another number of fields than the "
-                        "header."
+                        f"'{path}' line {reader.line_num:,} has {len(values)} fields and the "
+                        f"header {len(header)}. Put fields that hold commas in double quotes."
                     )
-                yield row
+                yield dict(zip(header, values, strict=True))
     except UnicodeDecodeError as error:
-        raise DataError(f"'{path}' is not UTF-8: {error}") from None
+        raise _not_utf8(f"'{path}'", error) from None
     except csv.Error as error:
-        raise DataError(f"'{path}' is not CSV: {error}") from None
+        raise DataError(f"'{path}' is not CSV: {error} (line {reader.line_num:,}).") from None
+
+
+def _not_utf8(what: str, error: UnicodeDecodeError) -> DataError:
+    byte = error.object[error.start]
+    return DataError(
+        f"{what} is not UTF-8: byte 0x{byte:02x} at {error.start:,}. Save the file as UTF-8."
+    )
 
 
 def _parquet(path: Path) -> Iterator[Any]:
@@ -147,19 +197,29 @@ _READERS: dict[str, Callable[[Path], Iterator[Any]]] = {
 }
 
 
-def _from_reasoning_gym(task: str, options: dict[str, Any]) -> Iterator[Row]:
+def _from_reasoning_gym(task: str, options: dict[str, Any], place: _Place) -> Iterator[Row]:
     """Problems of a procedural task; ``entry`` is what its own scorer needs."""
     import reasoning_gym
     from reasoning_gym.factory import DATASETS
 
     if task not in DATASETS:
         raise DataError(
-            f"data.source = 'reasoning_gym:{task}': no such task.{did_you_mean(task, DATASETS)}"
+            f"{place.field} = 'reasoning_gym:{task}': no such task."
+            f"{did_you_mean(task, DATASETS) or f' There are {len(DATASETS)}, such as chain_sum.'}"
         )
+    allowed = [field.name for field in fields(DATASETS[task][1])]
+    for name in options:
+        if name not in allowed:
+            raise DataError(
+                f"{place.options}: reasoning_gym:{task} has no option {name!r}."
+                f"{did_you_mean(name, allowed)}"
+            )
     try:
         dataset = reasoning_gym.create_dataset(task, **{"size": 500, "seed": 0, **options})
     except (TypeError, AssertionError, ValueError) as error:
-        raise DataError(f"data.options for reasoning_gym:{task}: {error}") from None
+        raise DataError(
+            f"{place.options} = {options!r}: reasoning_gym:{task} refuses them: {error}."
+        ) from None
     for entry in dataset:
         yield {
             "prompt": entry["question"],
@@ -169,36 +229,76 @@ def _from_reasoning_gym(task: str, options: dict[str, Any]) -> Iterator[Row]:
         }
 
 
-def _from_hub(source: str, options: dict[str, Any], split: str, base_dir: Path) -> Iterator[Row]:
-    if "/" not in source or source.startswith(("/", ".", "~")):
-        raise DataError(
-            f"data.source = {source!r}: is none of: 'arithmetic', 'reasoning_gym:TASK', a .jsonl, "
-            ".json, .csv or .parquet file, 'file.py:function', or a hub id with a slash in it."
-        )
+def _from_hub(source: str, options: dict[str, Any], split: str, place: _Place) -> Iterator[Row]:
+    path = place.base_dir / Path(source).expanduser()
+    if not _HUB_ID.match(source) or path.exists():
+        raise _no_source(source, path, place)
     import datasets
 
     try:
         dataset = datasets.load_dataset(source, split=split, **options)
     except (OSError, ValueError, ConnectionError) as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = str(error).strip().splitlines()[0].rstrip(".")
         raise DataError(
-            f"data.source = {source!r}: the hub gave no such dataset: {reason} Check the id, "
-            "data.split and the network, or give a local file."
+            f"{place.field} = {source!r}: no such file here, and the hub gave no such dataset: "
+            f"{reason}. Check the id, data.split and the network, or give a local file."
         ) from None
     yield from _checked_rows(dataset, source)
 
 
-def _from_call(function: Callable[..., Any], options: dict[str, Any], source: str) -> Iterator[Row]:
+def _no_source(source: str, path: Path, place: _Place) -> DataError:
+    hint = ""
+    if path.suffix == ".py":
+        hint = f" Name a function in it: '{source}:function'."
+    elif path.is_file():
+        hint = f" A file that ends in {path.suffix!r} is not read: convert it."
+    elif near := nearest(source, ["arithmetic"]):
+        hint = f" Did you mean {near!r}?"
+    return DataError(
+        f"{place.field} = {source!r}: is none of: 'arithmetic', 'reasoning_gym:TASK', a .jsonl, "
+        f".json, .csv or .parquet file, 'file.py:function', or a hub id 'owner/name'.{hint}"
+    )
+
+
+def _from_call(
+    function: Callable[..., Any], options: dict[str, Any], source: str, place: _Place
+) -> Iterator[Row]:
+    try:
+        inspect.signature(function).bind(**options)
+    except TypeError as error:
+        raise DataError(
+            f"{place.options} = {options!r}: {source!r} does not take them: {error}. "
+            f"It takes {inspect.signature(function)}."
+        ) from None
+    return _checked_rows(_blamed(function, options, source, place), source)
+
+
+def _blamed(
+    function: Callable[..., Any], options: dict[str, Any], source: str, place: _Place
+) -> Iterator[Any]:
+    """What a function gives; whatever it raises says that it was the function, and where."""
+    number = 0
     try:
         result = function(**options)
-    except TypeError as error:
-        raise DataError(f"data.source = {source!r} does not take data.options: {error}") from error
-    return _checked_rows(result, source)
+        if not isinstance(result, Iterable):
+            raise DataError(
+                f"{place.field} = {source!r} returned a {type(result).__name__}; it should yield "
+                "or return rows."
+            )
+        for number, row in enumerate(result, 1):  # noqa: B007 - read in the except clause
+            yield row
+    except RoostError:
+        raise
+    except Exception as error:
+        raise DataError(
+            f"{place.field} = {source!r} raised {describe(error)} after {number:,} rows. "
+            "Mend the function."
+        ) from error
 
 
-def _from_object(source: Any, options: dict[str, Any]) -> Iterator[Row]:
+def _from_object(source: Any, options: dict[str, Any], place: _Place) -> Iterator[Row]:
     if callable(source):
-        return _from_call(source, options, getattr(source, "__name__", "function"))
+        return _from_call(source, options, getattr(source, "__name__", "function"), place)
     if not isinstance(source, Iterable):
         raise DataError(
             f"data = {type(source).__name__}: should be rows, a dataset, or a function that "
@@ -211,7 +311,12 @@ def _checked_rows(rows: Iterable[Any], source: str) -> Iterator[Row]:
     for number, row in enumerate(rows, 1):
         if not isinstance(row, Mapping):
             raise DataError(
-                f"row {number:,} of {source!r} is a {type(row).__name__}; a mapping of columns is "
-                "needed."
+                f"row {number:,} of {source!r} is a {type(row).__name__}, {_short(row)}; a mapping "
+                "of columns is needed, such as {'prompt': '1+1=', 'answer': '2'}."
             )
         yield dict(row)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}..."

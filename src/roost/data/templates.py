@@ -6,9 +6,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from jinja2 import TemplateSyntaxError
+
 from roost.config import DataConfig
 from roost.errors import DataError
 from roost.samples import Messages
+
+_SET_BY_ROOST = frozenset(
+    {
+        "conversation",
+        "chat_template",
+        "tokenize",
+        "add_generation_prompt",
+        "continue_final_message",
+    }
+)
 
 
 class ChatFormatter:
@@ -17,21 +29,26 @@ class ChatFormatter:
     Args:
         tokenizer: A transformers tokenizer.
         config: ``data``: the template, its options, the system prompt.
+        base_dir: Where the relative path of a template starts; the recipe's folder.
 
     Raises:
-        DataError: a chat is asked for and there is no template.
+        DataError: a chat is asked for and there is no template, or it cannot be read.
     """
 
-    def __init__(self, tokenizer: Any, config: DataConfig) -> None:
+    def __init__(self, tokenizer: Any, config: DataConfig, base_dir: Path) -> None:
         self._tokenizer = tokenizer
         self._config = config
-        template = config.chat_template or tokenizer.chat_template
-        if config.chat_template is not None:
-            path = Path(config.chat_template).expanduser()
-            if len(config.chat_template) < 4096 and path.is_file():
-                template = path.read_text(encoding="utf-8")
-        self._template: str | None = template
-        if config.chat == "always" and template is None:
+        given = config.chat_template
+        self._template: str | None = (
+            tokenizer.chat_template if given is None else _read_template(given, base_dir)
+        )
+        for name in config.template_options:
+            if name in _SET_BY_ROOST:
+                raise DataError(
+                    f"data.template_options: {name!r} is set by Roost itself. Take it out; the "
+                    "template's own variables go there."
+                )
+        if config.chat == "always" and self._template is None:
             raise DataError(
                 "data.chat = 'always': the tokenizer has no chat template. Set data.chat_template, "
                 "or data.chat = 'never'."
@@ -59,7 +76,9 @@ class ChatFormatter:
         else:
             ids = self._encode_messages(self._messages(content), row)
         if not ids:
-            raise DataError(f"row {row:,}: the prompt {content!r} has no tokens.")
+            raise DataError(
+                f"row {row:,}: the prompt {content!r} has no tokens. Fill or remove it."
+            )
         return tuple(ids)
 
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -91,12 +110,37 @@ class ChatFormatter:
                 continue_final_message=messages[-1]["role"] == "assistant",
                 **self._config.template_options,
             )
+        except TemplateSyntaxError as error:
+            own = self._config.chat_template is not None
+            what = "data.chat_template" if own else "the tokenizer's chat template"
+            raise DataError(
+                f"{what} is not valid Jinja, in its line {error.lineno}: {error.message}. "
+                f"{'Mend it.' if own else 'Set data.chat_template to one that is.'}"
+            ) from error
         except Exception as error:
             raise DataError(
-                f"row {row:,}: the chat template refuses its messages: {error}"
+                f"row {row:,}: the chat template refuses its messages: {error}. Change the "
+                "messages, or set data.chat_template."
             ) from error
         ids: Sequence[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
         return ids
+
+
+def _read_template(given: str, base_dir: Path) -> str:
+    """``data.chat_template``: the template itself, or the file that it names."""
+    if "{" in given:
+        return given
+    for folder in (base_dir, Path.cwd()):
+        path = folder / Path(given).expanduser()
+        if path.is_file():
+            try:
+                return path.read_text(encoding="utf-8")
+            except UnicodeDecodeError as error:
+                raise DataError(f"data.chat_template: '{path}' is not UTF-8: {error}.") from None
+    raise DataError(
+        f"data.chat_template = {given!r}: no such file in '{base_dir.resolve()}', and no Jinja "
+        "template either, which would have {{ }} or {% %} in it."
+    )
 
 
 def check_messages(content: Any, row: int, column: str) -> str | Messages:
@@ -109,13 +153,13 @@ def check_messages(content: Any, row: int, column: str) -> str | Messages:
         return content
     if not isinstance(content, (list, tuple)) or not content:
         raise DataError(
-            f"row {row:,}: column {column!r} is a {type(content).__name__}; it should be text or "
-            "a list of chat messages."
+            f"row {row:,}: column {column!r} is of type {type(content).__name__}; it should be "
+            "text or a list of chat messages."
         )
     for message in content:
         if not isinstance(message, dict) or not {"role", "content"} <= message.keys():
             raise DataError(
-                f"row {row:,}: a chat message should have 'role' and 'content'; this is "
-                f"{message!r}."
+                f"row {row:,}: a chat message should have 'role' and 'content', such as "
+                f"{{'role': 'user', 'content': '1+1='}}; this is {message!r}."
             )
     return [dict(message) for message in content]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from roost.config import RewardsConfig, RewardSpec
 from roost.errors import RewardError, did_you_mean
 from roost.references import find_file, load_file, load_reference
 from roost.rewards.builtin import BUILTINS
+from roost.samples import Prompt
 
 OFFERED = ("completions", "prompts", "completion_ids", "finish_reasons")
 """What every reward may ask for besides the columns of the data."""
@@ -49,7 +51,8 @@ def load_rewards(
         functions: Python functions by the names that the configuration uses for them.
 
     Raises:
-        RewardError: a name is unknown, a file does not import, or a function is not there.
+        RewardError: a name is unknown, a file does not import, a function is not there, or it does
+            not take its args.
     """
     return [_load(spec, base_dir, functions or {}) for spec in config.functions]
 
@@ -71,12 +74,16 @@ def _load(spec: RewardSpec, base_dir: Path, functions: Mapping[str, Callable[...
         else:
             origin = ("module", reference)
     else:
+        own = reference if reference.endswith(".py") else "file.py"
+        near = "" if reference.endswith(".py") else did_you_mean(reference, BUILTINS)
         raise RewardError(
-            f"rewards.functions: no reward {reference!r}.{did_you_mean(reference, BUILTINS)} "
-            "A function of your own is named 'file.py:function'."
+            f"rewards.functions: no reward {reference!r}.{near} A function of your own is named "
+            f"'{own}:function'."
         )
     name = spec.name or reference.rpartition(":")[2]
-    return Reward(name, spec.weight, function, dict(spec.args), origin)
+    reward = Reward(name, spec.weight, function, dict(spec.args), origin)
+    _check_args(reward)
+    return reward
 
 
 def _pickle(function: Callable[..., Any], name: str) -> bytes:
@@ -112,29 +119,76 @@ def accepted(function: Callable[..., Any], offered: Mapping[str, Any]) -> dict[s
     return {p.name: offered[p.name] for p in parameters if p.name in offered}
 
 
-def check_columns(rewards: Sequence[Reward], columns: Collection[str]) -> None:
+def check_columns(rewards: Sequence[Reward], prompts: Sequence[Prompt]) -> None:
     """Say before step 0 that a reward asks for something that nobody gives it.
 
     Raises:
         RewardError: naming the reward, the argument, and the columns that there are.
     """
+    columns = sorted({name for prompt in prompts for name in prompt.columns})
     for reward in rewards:
-        offered = {*OFFERED, *columns, *reward.args}
-        for parameter in inspect.signature(reward.function).parameters.values():
-            needed = parameter.default is parameter.empty and parameter.kind not in (
-                parameter.VAR_KEYWORD,
-                parameter.VAR_POSITIONAL,
-            )
-            if needed and parameter.name not in offered:
-                there = ", ".join(sorted(columns)) or "none"
+        for name in _needed(reward):
+            if name not in columns:
                 raise RewardError(
-                    f"reward {reward.name!r} needs {parameter.name!r}, which is neither a column "
-                    f"of the data (there are: {there}) nor in its args."
-                    f"{_only_near(parameter.name, columns)}"
+                    f"reward {reward.name!r} needs {name!r}, which is neither a column of the data "
+                    f"(there are: {', '.join(columns) or 'none'}), nor in its args, nor one of "
+                    f"{', '.join(OFFERED)}.{_only_near(name, columns)} Rename the argument, or add "
+                    "the column or the args."
                 )
-        unknown = [name for name in reward.args if not _takes(reward.function, name)]
-        if unknown:
-            raise RewardError(f"reward {reward.name!r} takes no argument {unknown[0]!r}.")
+            lacking = next((prompt for prompt in prompts if name not in prompt.columns), None)
+            if lacking is not None:
+                raise RewardError(
+                    f"reward {reward.name!r} needs {name!r}, a column that some rows lack, the "
+                    f"first with the prompt {str(lacking.content)[:100]!r}. Add it to every row."
+                )
+
+
+def _needed(reward: Reward) -> Iterator[str]:
+    """Arguments without a default that neither Roost nor ``args`` gives."""
+    for parameter in inspect.signature(reward.function).parameters.values():
+        needed = parameter.default is parameter.empty and parameter.kind not in (
+            parameter.VAR_KEYWORD,
+            parameter.VAR_POSITIONAL,
+        )
+        if needed and parameter.name not in {*OFFERED, *reward.args}:
+            yield parameter.name
+
+
+_WORDS: dict[str, tuple[tuple[type, ...], str]] = {
+    "int": ((int,), "a whole number"),
+    "float": ((int, float), "a number"),
+    "str": ((str,), "text"),
+}
+"""Annotations of arguments that a recipe's value can be compared with."""
+
+
+def _check_args(reward: Reward) -> None:
+    """Arguments that the function does not take, or that are of another kind than it says."""
+    parameters = inspect.signature(reward.function).parameters
+    for name, value in reward.args.items():
+        if not _takes(reward.function, name):
+            near = _only_near(name, [n for n in parameters if n not in OFFERED])
+            raise RewardError(
+                f"reward {reward.name!r} takes no argument {name!r}.{near or ' Take it out.'}"
+            )
+        annotation = parameters[name].annotation if name in parameters else ""
+        text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
+        kinds, word = _WORDS.get(text, ((object,), ""))
+        if not isinstance(value, kinds) or (isinstance(value, bool) and word):
+            raise RewardError(f"reward {reward.name!r}: args.{name} = {value!r} should be {word}.")
+    if reward.function is BUILTINS["format"] and "pattern" in reward.args:
+        _check_pattern(reward)
+
+
+def _check_pattern(reward: Reward) -> None:
+    pattern = reward.args["pattern"]
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise RewardError(
+            f"reward {reward.name!r}: args.pattern = {pattern!r} is not a regular expression: "
+            f"{error}. Put a backslash before a character that stands for itself."
+        ) from None
 
 
 def _takes(function: Callable[..., Any], name: str) -> bool:

@@ -68,7 +68,7 @@ def prepare(
     prompts = load_prompts(
         config, tokenizer, context_length=context, base_dir=base_dir, source=data
     )
-    check_columns(rewards, [*prompts.train, *prompts.held_out][0].columns)
+    check_columns(rewards, [*prompts.train, *prompts.held_out])
     shape = shape_from_config(model_config.to_dict())
     device = loading.choose_device(config.model)
     dtype = loading.choose_dtype(config.model, shape.parameters)

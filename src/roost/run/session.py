@@ -174,7 +174,7 @@ def build_pool(prepared: Prepared) -> RewardPool:
     return RewardPool(
         prepared.rewards,
         deadline_s=settings.deadline_s,
-        memory_bytes=settings.memory_bytes,
+        memory_bytes=settings.memory_bytes or None,
         workers=settings.workers,
     )
 
