@@ -87,8 +87,9 @@ def build_packs(
 ) -> list[Pack]:
     """Divide completions over packs of at most ``budget`` tokens.
 
-    A group stays whole where it fits a pack; a larger one is divided and its prompt repeated. A
-    completion is never divided: one that exceeds the budget with its prompt gets a pack of its own.
+    A group stays whole where it fits a pack; a larger one is divided, and its prompt repeated in
+    each pack that holds some of it. A completion is never divided: one that exceeds the budget with
+    its prompt gets a pack of its own.
 
     Args:
         prompts: Token ids of each group's prompt.
@@ -128,14 +129,21 @@ def _by_group(completions: Sequence[Completion]) -> dict[int, list[Completion]]:
 
 
 def _divide(prompt: int, members: Sequence[Completion], budget: int) -> list[list[Completion]]:
-    """Pieces of a group that each fit the budget together with the prompt."""
-    pieces: list[list[Completion]] = [[]]
-    used = prompt
+    """Pieces of a group that each fit the budget together with the prompt.
+
+    First fit: a member that begins a piece fits no piece before it, so no two pieces fit one pack
+    and the prompt never stands in a pack twice.
+    """
+    pieces: list[list[Completion]] = []
+    used: list[int] = []
     for member in members:
         tokens = _row_tokens(member)
-        if pieces[-1] and used + tokens > budget:
+        # A member without tokens of its own costs nothing, even where the budget is exceeded.
+        fits = (i for i, size in enumerate(used) if not tokens or size + tokens <= budget)
+        place = next(fits, len(pieces))
+        if place == len(pieces):
             pieces.append([])
-            used = prompt
-        pieces[-1].append(member)
-        used += tokens
+            used.append(prompt)
+        pieces[place].append(member)
+        used[place] += tokens
     return pieces
