@@ -12,36 +12,14 @@ from typing import Any
 
 from roost.config import RunConfig
 from roost.errors import ConfigError
-from roost.planner.shapes import ModelShape
+from roost.planner import activations
+from roost.planner.model_shape import ModelShape
+from roost.planner.terms import Phase, Term, gib
 
 HEADROOM = 0.9
 """Share of the available memory that a plan may use."""
 DEFAULT_MICRO_BATCH_TOKENS = 8192
 """A larger micro-batch is no faster; where memory is short, a smaller one is chosen."""
-LOGPROB_TILE_BYTES = 3 * 1024 * 8192 * 4
-"""One float32 tile of logits (``training.logprobs``) with its exponentials and gradient."""
-
-
-@dataclass(frozen=True, slots=True)
-class Term:
-    """Some bytes and why."""
-
-    name: str
-    bytes: int
-    formula: str
-
-
-@dataclass(frozen=True, slots=True)
-class Phase:
-    """What is held at once."""
-
-    name: str
-    terms: tuple[Term, ...]
-
-    @property
-    def bytes(self) -> int:
-        """Sum of the terms."""
-        return sum(term.bytes for term in self.terms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,20 +65,20 @@ class EmbeddedPlan:
             return
         phase = self.peak
         term = max(phase.terms, key=lambda term: term.bytes)
-        changes = "; ".join(f"{what} (saves {_gib(saved)})" for what, saved in self.shorter_bytes)
+        changes = "; ".join(f"{what} (saves {gib(saved)})" for what, saved in self.shorter_bytes)
         short = phase.bytes - self.available_bytes
         raise ConfigError(
-            f"the run does not fit: the {phase.name} phase needs {_gib(phase.bytes)} and "
-            f"{_gib(self.available_bytes)} are available, {_gib(short)} short. Its largest part is "
-            f"{term.name}, {_gib(term.bytes)} = {term.formula}. What helps most: "
+            f"the run does not fit: the {phase.name} phase needs {gib(phase.bytes)} and "
+            f"{gib(self.available_bytes)} are available, {gib(short)} short. Its largest part is "
+            f"{term.name}, {gib(term.bytes)} = {term.formula}. What helps most: "
             f"{changes or 'a smaller model'}. Start it all the same with --force."
         )
 
     def short(self) -> list[str]:
         """The plan in a few lines."""
-        phases = ", ".join(f"{phase.name} {_gib(phase.bytes)}" for phase in self.phases)
+        phases = ", ".join(f"{phase.name} {gib(phase.bytes)}" for phase in self.phases)
         return [
-            f"{phases}; {_gib(self.available_bytes)} available",
+            f"{phases}; {gib(self.available_bytes)} available",
             f"{self.resident_rollouts} of {self.rollouts_per_step} samples decode at once; "
             f"micro-batches of {self.micro_batch_tokens:,} tokens; sharing prompts saves up to "
             f"{self.prefix_gain:.2f}x training tokens",
@@ -205,30 +183,17 @@ class _Sizes:
 
     def train(self, micro: int) -> Iterator[Term]:
         """What a forward and backward of ``micro`` tokens holds besides."""
-        layer = self._layer_activation_bytes()
-        hidden, layers = self.shape.hidden * self.dtype_bytes, self.shape.layers
-        if self.config.train.gradient_checkpointing:
-            per_token = hidden * layers + layer
-            formula = f"{micro:,} tokens x ({hidden:,} B x {layers} layers + {layer:,} B of one)"
-        else:
-            per_token = layer * layers
-            formula = f"{micro:,} tokens x {layer:,} B x {layers} layers"
+        recompute = self.config.train.gradient_checkpointing
+        size = self.shape, self.dtype_bytes
+        per_token = activations.token_bytes(*size, checkpointing=recompute)
+        formula = activations.formula(*size, micro, checkpointing=recompute)
         yield Term("activations", micro * per_token, formula)
-        yield Term("log-probabilities", LOGPROB_TILE_BYTES, "3 float32 tiles of 1,024 x 8,192")
+        yield Term(
+            "log-probabilities", activations.LOGPROB_TILE_BYTES, "3 float32 tiles of 1,024 x 8,192"
+        )
         if not self.adapter:
             largest = self.dtype_bytes * self.shape.embedding_parameters
             yield Term("gradient in flight", largest, "the embedding's, in working precision")
-
-    def _layer_activation_bytes(self) -> int:
-        """Bytes that one decoder layer keeps for a token: its norms in float32, all products once.
-
-        Counted by module, in place of the 34 bytes of Korthikanti et al. 2022 (arXiv:2205.05198).
-        """
-        s = self.shape
-        queries, keys = s.heads * s.head_dim, s.kv_heads * s.head_dim
-        per_token_experts = 1 if not s.experts else 8
-        products = 6 * s.hidden + 3 * queries + 4 * keys + 4 * s.intermediate * per_token_experts
-        return self.dtype_bytes * products + 4 * 4 * s.hidden
 
     def group_bytes(self) -> int:
         """Cache of one prompt and all its completions at full length."""
@@ -291,7 +256,3 @@ def slot(tokens: int) -> int:
     without torch): whole chunks of 256, and of the rest the next of 32, 64, 96, 128, 256."""
     whole, rest = divmod(tokens, 256)
     return 256 * whole + (256 if rest > 128 else -(-rest // 32) * 32)
-
-
-def _gib(count: int) -> str:
-    return f"{count / 2**30:.2f} GiB"

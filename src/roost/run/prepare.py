@@ -14,7 +14,8 @@ from roost.config import RunConfig
 from roost.data.prompts import PromptSets, load_prompts
 from roost.model import loading
 from roost.planner.embedded import EmbeddedPlan, plan_embedded
-from roost.planner.shapes import ModelShape, shape_from_config
+from roost.planner.model_config import shape_from_config
+from roost.planner.model_shape import ModelShape
 from roost.rewards import Reward, check_columns, load_rewards
 from roost.run.ledger import available_bytes, process_bytes
 from roost.run.metrics import check_trackers
