@@ -51,7 +51,7 @@ class EngineMemory:
 
 def engine_memory(request: Request, layout: Layout, book: Book) -> EngineMemory:
     """Plan one engine."""
-    shape, tp = request.model.shape, layout.tensor_parallel
+    tp = layout.tensor_parallel
     card_share = round(layout.utilization * request.card_bytes)
     share = book.bytes(
         "rollout.engine_share_bytes",

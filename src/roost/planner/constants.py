@@ -1,0 +1,55 @@
+"""Constants of speed that were fitted on published measurements, with the spread of each.
+
+Fitted on one half of the rows and scored on the other; ``benchmarks/plan_accuracy`` prints both.
+A spread is the standard deviation of log(measured / predicted) of the rows that a constant was
+fitted on: 0.1 is about ten per cent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """Of one machine or, as here, of published runs."""
+
+    bandwidth_efficiency: float = 0.84
+    """Share of a card's memory bandwidth that decoding reaches."""
+    layer_launch_s: float = 97e-6
+    """Of one decode step, for each layer: launches and small kernels."""
+    eager_layer_s: float = 1.3e-3
+    """The same without CUDA graphs (verl logs, 7B at TP 2)."""
+    allreduce_s: float = 77e-6
+    """Of one small all-reduce; a layer has two."""
+    network_allreduce_s: float = 560e-6
+    """The same between nodes."""
+    sequence_s: float = 95e-6
+    """Of one decode step, for each sequence: sampler, scheduler, detokeniser."""
+    prefill_efficiency: float = 0.5
+    """Share of peak arithmetic that prefill reaches."""
+    full_mfu: float = 0.38
+    """Share of peak arithmetic of full-parameter training."""
+    adapter_mfu: float = 0.22
+    """The same where an adapter trains: smaller products, nothing to overlap."""
+    forward_mfu: float = 0.24
+    """The same of a forward alone."""
+    pcie_efficiency: float = 0.85
+    """Share of PCIe's nominal rate: 53 to 56.6 of 63 GB/s was measured."""
+    nvlink_efficiency: float = 0.8
+    """Share of NVLink's nominal rate."""
+    sync_overhead_s: float = 0.15
+    """Of one weight sync besides the bytes."""
+    sleep_s: float = 1.5
+    """Fall asleep and wake, besides the bytes: 1.1 to 4.3 s asleep, 0.04 to 2.6 s awake in logs."""
+    host_copy_gbps: float = 20.0
+    """To and from host memory, 1e9 bytes a second."""
+    generate_spread: float = 0.17
+    train_spread: float = 0.25
+    logprob_spread: float = 0.3
+    sync_spread: float = 0.5
+    sleep_spread: float = 0.5
+    source: str = "fit on published measurements (planner/constants.py)"
+
+
+PUBLISHED = Constants()

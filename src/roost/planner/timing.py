@@ -1,0 +1,273 @@
+"""Seconds of one step: decode, score, train."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from roost.planner.book import Book
+from roost.planner.constants import Constants
+from roost.planner.engine_memory import (
+    BLOCK,
+    EngineMemory,
+    engine_rollouts,
+    max_sequences,
+    weight_bytes,
+)
+from roost.planner.links import Traffic
+from roost.planner.model_shape import ModelShape
+from roost.planner.request import BYTES, Layout, Request
+
+DEFAULT_TFLOPS = 100.0
+"""Where a card has no figure for 16-bit arithmetic."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeStep:
+    """Seconds of one decode step of one engine, by what they are spent on."""
+
+    weights: float
+    arithmetic: float
+    cache: float
+    launches: float
+    allreduce: float
+    sequences: float
+
+    @property
+    def total(self) -> float:
+        """Reading weights and multiplying overlap; the rest adds."""
+        return (
+            max(self.weights, self.arithmetic)
+            + self.cache
+            + self.launches
+            + self.allreduce
+            + self.sequences
+        )
+
+    @property
+    def bound(self) -> str:
+        """What takes longest."""
+        parts = {
+            "memory bandwidth": (self.weights if self.weights >= self.arithmetic else 0)
+            + self.cache,
+            "arithmetic": self.arithmetic if self.arithmetic > self.weights else 0,
+            "launches and sampler": self.launches + self.sequences,
+            "link": self.allreduce,
+        }
+        return max(parts, key=lambda name: parts[name])
+
+
+@dataclass(frozen=True, slots=True)
+class Seconds:
+    """Of one step, by phase."""
+
+    generate: float
+    logprob: float
+    train: float
+    sync: float
+    sleep_wake: float
+    decode: DecodeStep
+    passes: int
+    concurrent: int
+
+    @property
+    def total(self) -> float:
+        """The phases one after another."""
+        return self.generate + self.logprob + self.train + self.sync + self.sleep_wake
+
+
+def read_parameters(shape: ModelShape, sequences: float) -> float:
+    """Weights that a decode step of so many sequences reads: of the experts, those that any of
+    them chose, ``1 - (1 - k/E)^B`` of all."""
+    read = 0.0
+    for block in shape.blocks:
+        for linear in block.linears:
+            share = 1.0
+            if linear.copies > 1:
+                share = 1 - (1 - linear.active / linear.copies) ** max(1.0, sequences)
+            read += block.count * linear.parameters * share
+    return read + shape.embedding_parameters
+
+
+def decode_step(
+    request: Request, layout: Layout, constants: Constants, sequences: float, context: float
+) -> DecodeStep:
+    """One decode step of ``sequences`` rollouts of mean length ``context``."""
+    shape, card, tp = request.model.shape, request.hardware.card, layout.tensor_parallel
+    bandwidth = card.bandwidth_gbps * 1e9 * constants.bandwidth_efficiency
+    dtype = request.engine.weight_dtype or request.model.stored
+    width = weight_bytes(shape, _known(dtype)) / shape.parameters
+    flops = (card.bf16_tflops or DEFAULT_TFLOPS) * 1e12
+    per_token = shape.kv_elements(int(context), tp) * BYTES[request.engine.cache_dtype]
+    eager = request.engine.enforce_eager
+    apart = tp > request.hardware.gpus_per_node
+    allreduce = constants.network_allreduce_s if apart else constants.allreduce_s
+    return DecodeStep(
+        weights=width * read_parameters(shape, sequences) / (tp * bandwidth),
+        arithmetic=2 * shape.multiplied_parameters * sequences / (tp * flops),
+        cache=sequences * per_token / bandwidth,
+        launches=shape.layers * (constants.eager_layer_s if eager else constants.layer_launch_s),
+        allreduce=2 * shape.layers * allreduce if tp > 1 else 0.0,
+        sequences=sequences * constants.sequence_s,
+    )
+
+
+def seconds(
+    request: Request,
+    layout: Layout,
+    engine: EngineMemory,
+    links: Traffic,
+    book: Book,
+    constants: Constants,
+) -> Seconds:
+    """Plan the time of a step."""
+    generate, decode, passes, concurrent = _generate(request, layout, engine, book, constants)
+    logprob = _logprob(request, layout, book, constants)
+    train = _train(request, layout, links, book, constants)
+    return Seconds(
+        generate,
+        logprob,
+        train,
+        links.sync_s,
+        _sleep_wake(request, layout, book, constants),
+        decode,
+        passes,
+        concurrent,
+    )
+
+
+def _generate(
+    request: Request, layout: Layout, engine: EngineMemory, book: Book, constants: Constants
+) -> tuple[float, DecodeStep, int, int]:
+    work, shape = request.workload, request.model.shape
+    rollouts = engine_rollouts(request, layout)
+    passes = book.whole(
+        "rollout.passes_per_step",
+        ceil(rollouts / max(1, min(engine.resident, rollouts))),
+        "passes",
+        "ceil(rollouts of one engine / resident_rollouts)",
+        rollouts_of_one_engine=rollouts,
+        resident_rollouts=engine.resident,
+        replicas=layout.replicas,
+    )
+    # A rollout grows as it decodes, so on average half of its completion is in the cache.
+    average = work.mean_prompt + work.mean_completion / 2
+    width = BYTES[request.engine.cache_dtype]
+    one = shape.kv_elements(ceil(average / BLOCK) * BLOCK, layout.tensor_parallel) * width
+    fit = int(max(0, engine.cache) / layout.tensor_parallel // one)
+    concurrent = max(1, min(fit, max_sequences(request, layout), rollouts))
+    decode = decode_step(request, layout, constants, concurrent, average)
+    waves = max(1.0, rollouts / concurrent)
+    steps = work.completion_tokens if waves == 1.0 else waves * work.mean_completion
+    fixed = max(decode.weights, decode.arithmetic) + decode.launches + decode.allreduce
+    grown = rollouts * work.mean_completion * (decode.cache + decode.sequences) / concurrent
+    tflops = request.hardware.card.bf16_tflops or DEFAULT_TFLOPS
+    shared = work.prompts / layout.replicas * work.mean_prompt
+    flops = tflops * 1e12 * constants.prefill_efficiency * layout.tensor_parallel
+    prefill = 2 * shape.multiplied_parameters * shared / flops
+    total = book.number(
+        "step.generate_s",
+        fixed * steps + grown + prefill,
+        "s",
+        "decode steps x (weights or arithmetic + launches + all-reduce) + rollouts x completion x "
+        "(cache + sampler) + prefill of each prompt once",
+        constants.source,
+        decode_steps=steps,
+        concurrent_rollouts=concurrent,
+        rollouts_of_one_engine=rollouts,
+        mean_context=average,
+        weights_s=decode.weights,
+        arithmetic_s=decode.arithmetic,
+        launches_s=decode.launches,
+        allreduce_s=decode.allreduce,
+        cache_s=decode.cache,
+        sampler_s=decode.sequences,
+        prefill_s=prefill,
+    )
+    return total, decode, passes, concurrent
+
+
+def _tokens(request: Request) -> float:
+    """Tokens that the training forward computes."""
+    work = request.workload
+    prompts = work.prompts if request.training.share_prompts else work.rollouts
+    return prompts * work.mean_prompt + work.rollouts * work.mean_completion
+
+
+def _attention_flops(request: Request) -> float:
+    """Of one token, one forward, causal: ``2 * layers * heads * head_dim * length``."""
+    shape, work = request.model.shape, request.workload
+    length = work.mean_prompt + work.mean_completion
+    return 2 * shape.layers * shape.heads * shape.head_dim * length
+
+
+def _logprob(request: Request, layout: Layout, book: Book, constants: Constants) -> float:
+    training, shape = request.training, request.model.shape
+    passes = training.logprob_passes + (1 if training.beta > 0 else 0)
+    flops = (request.hardware.card.bf16_tflops or DEFAULT_TFLOPS) * 1e12
+    each = 2 * shape.multiplied_parameters + _attention_flops(request)
+    rate = layout.trainer_gpus * flops * constants.forward_mfu
+    return book.number(
+        "step.logprob_s",
+        passes * each * _tokens(request) / rate,
+        "s",
+        "passes x (2 N + attention) x tokens / (cards x peak x share)",
+        constants.source,
+        passes=passes,
+        tokens=_tokens(request),
+        multiplied_parameters=shape.multiplied_parameters,
+        share_of_peak=constants.forward_mfu,
+        trainer_gpus=layout.trainer_gpus,
+    )
+
+
+def _train(
+    request: Request, layout: Layout, links: Traffic, book: Book, constants: Constants
+) -> float:
+    training, shape = request.training, request.model.shape
+    full = training.method == "full"
+    # Forward 2, gradient of the input 2, gradient of the weight 2 (not of a frozen one),
+    # recomputed forward 2.
+    factor = (6 if full else 4) + (2 if training.gradient_checkpointing else 0)
+    each = factor * shape.multiplied_parameters
+    each += (factor / 2) * _attention_flops(request)
+    mfu = constants.full_mfu if full else constants.adapter_mfu
+    flops = (request.hardware.card.bf16_tflops or DEFAULT_TFLOPS) * 1e12
+    tokens = training.passes * _tokens(request)
+    compute = each * tokens / (layout.trainer_gpus * flops * mfu)
+    # Gathers overlap with arithmetic; the gradients' all-reduce comes at the end.
+    return book.number(
+        "step.train_s",
+        max(compute, training.passes * links.gather_s) + links.allreduce_s,
+        "s",
+        "max((flops of a token) x tokens / (cards x peak x share), FSDP gathers) + all-reduce",
+        constants.source,
+        flops_per_parameter=factor,
+        tokens=tokens,
+        multiplied_parameters=shape.multiplied_parameters,
+        share_of_peak=mfu,
+        trainer_gpus=layout.trainer_gpus,
+        compute_s=compute,
+        gather_s=links.gather_s,
+        allreduce_s=links.allreduce_s,
+    )
+
+
+def _sleep_wake(request: Request, layout: Layout, book: Book, constants: Constants) -> float:
+    level = layout.sleep_level if layout.mode == "colocate" else 0
+    weights = weight_bytes(request.model.shape, _known(request.model.stored))
+    moved = 2 * weights / layout.tensor_parallel if level == 1 else 0.0
+    value = 0.0 if level == 0 else constants.sleep_s + moved / (constants.host_copy_gbps * 1e9)
+    return book.number(
+        "step.sleep_wake_s",
+        value,
+        "s",
+        "0 without sleep, else a fixed time + weights to the host and back at level 1",
+        constants.source,
+        sleep_level=level,
+        host_bytes=moved,
+    )
+
+
+def _known(dtype: str) -> str:
+    return dtype if dtype in ("mxfp4", "nf4", *BYTES) else "bfloat16"
