@@ -60,10 +60,12 @@ def traffic(
     inner = link_between(request.hardware, trainer.shards)
     gathered = _gather_bytes(request, layout, trainer, book)
     gather_s = gathered / inner.rate(constants, nominal=request.listed)
+    scattered = request.training.method == "full" and trainer.shards == layout.trainer_gpus
     payload = book.bytes(
         "traffic.gradient_allreduce_bytes",
-        0 if layout.trainer_gpus == 1 else 4 * trainer.trained,
-        "4 B x trained parameters: the float32 gradients, 0 on one card",
+        0 if scattered or layout.trainer_gpus == 1 else 4 * trainer.trained,
+        "4 B x trained parameters: the float32 gradients; 0 on one card, and where FSDP scatters "
+        "those of all weights",
         "payload, not bytes on the wire",
         trained_parameters=trainer.trained,
     )

@@ -229,7 +229,7 @@ def _train(
     # Forward 2, gradient of the input 2, gradient of the weight 2 (not of a frozen one),
     # recomputed forward 2.
     factor = (6 if full else 4) + (2 if training.gradient_checkpointing else 0)
-    each = factor * shape.multiplied_parameters
+    each: float = factor * shape.multiplied_parameters
     each += (factor / 2) * _attention_flops(request)
     mfu = constants.full_mfu if full else constants.adapter_mfu
     flops = (request.hardware.card.bf16_tflops or DEFAULT_TFLOPS) * 1e12
