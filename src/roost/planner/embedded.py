@@ -214,6 +214,14 @@ class _Sizes:
             per_token = layer * layers
             formula = f"{micro:,} tokens x {layer:,} B x {layers} layers"
         yield Term("activations", micro * per_token, formula)
+        group = self.prompt + self.config.rollout.generations * self.completion
+        if micro and micro < group:
+            yield Term(
+                "shared prompt",
+                (self.kv_token + self.kv_token * 4 // self.dtype_bytes) * self.prompt,
+                f"keys and values, {self.kv_token:,} B a token, and their float32 gradient x "
+                f"{self.prompt:,} tokens",
+            )
         yield Term("log-probabilities", LOGPROB_TILE_BYTES, "3 float32 tiles of 1,024 x 8,192")
         if not self.adapter:
             largest = self.dtype_bytes * self.shape.embedding_parameters
