@@ -263,7 +263,7 @@ def _check_finite(location: str, module: nn.Module) -> None:
 def _from_hub(source: ModelSource, what: str, load: Callable[[], Any]) -> Any:
     """Run a transformers loader and turn its many failures into one error that says what to do."""
     try:
-        with _quiet_transformers():
+        with quiet_transformers():
             return load()
     except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
         cause = str(error).strip().splitlines()
@@ -281,7 +281,7 @@ def _from_hub(source: ModelSource, what: str, load: Callable[[], Any]) -> Any:
 
 
 @contextmanager
-def _quiet_transformers() -> Iterator[None]:
+def quiet_transformers() -> Iterator[None]:
     """Keep transformers' loading reports and bars off the screen: errors here say it shorter."""
     before, bars = (
         transformers_logging.get_verbosity(),
