@@ -41,6 +41,8 @@ def _check_training(config: RunConfig) -> Iterator[str]:
         )
     if train.optimizer == "adamw_8bit" and config.model.device == "cpu":
         yield "train.optimizer = 'adamw_8bit': needs a GPU; use 'adamw' with model.device = 'cpu'"
+    if not config.lora.targets:
+        yield "lora.targets: is empty; name layers, such as ['q_proj', 'v_proj'], or 'all-linear'"
     if config.data.chat == "never" and config.data.system_prompt is not None:
         yield "data.system_prompt: needs a chat template, and data.chat = 'never' uses none"
 
