@@ -111,6 +111,25 @@ def load(folder: Path, step: int | None = None) -> Checkpoint:
     )
 
 
+def check_inputs(point: Checkpoint, **fingerprints: str) -> None:
+    """Say before weights are loaded that a checkpoint was made from other files.
+
+    Args:
+        point: The checkpoint.
+        **fingerprints: Of what is there now: ``model="..."``, ``data="..."``.
+
+    Raises:
+        CheckpointError: one of them differs; which is named.
+    """
+    for what, now in fingerprints.items():
+        if point.state.get(f"{what}_fingerprint") != now:
+            raise CheckpointError(
+                f"the checkpoint after step {point.step} was made with another {what} than this "
+                "run has now: its files have changed since. Put them back as they were, or start a "
+                "new run."
+            )
+
+
 def steps(folder: Path) -> list[int]:
     """Steps of the complete checkpoints in a folder, in order."""
     if not folder.is_dir():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from roost.errors import DataError
 from roost.run import checkpoint
 from roost.run.display import Display
 from roost.run.evaluation import EvalResult, evaluate
-from roost.run.folder import RunFolder
+from roost.run.folder import RunFolder, base_dir_of
 from roost.run.interrupts import StopSwitch
 from roost.run.launch import PythonObjects
 from roost.run.prepare import prepare
@@ -39,8 +38,7 @@ def config_for_model(model: str, sections: Mapping[str, Any], base_dir: Path) ->
     folder = RunFolder(Path(model))
     if folder.is_run:
         config = load_config(folder.config, base=sections)
-        home = Path(json.loads(folder.environment.read_text())["base_dir"])
-        return Subject(config, home, folder)
+        return Subject(config, base_dir_of(folder), folder)
     mapping = dict(quickstart_mapping()) if model == "tiny" else {}
     table = sections.get("model", {})
     mapping.update(sections)
@@ -70,9 +68,12 @@ def evaluate_model(
     prompts = prepared.prompts.held_out
     if not prompts:
         raise DataError("eval.prompts = 0 leaves nothing to evaluate; set it to 1 or more.")
-    policy = load_policy(prepared)
+    point = None
     if subject.run is not None and checkpoint.steps(subject.run.checkpoints):
         point = checkpoint.load(subject.run.checkpoints)
+        checkpoint.check_inputs(point, model=prepared.model_fingerprint)
+    policy = load_policy(prepared)
+    if point is not None:
         checkpoint.restore_weights(policy.trainable_parameters(), point.weights)
         policy.version = point.state["policy_version"]
         display.say(f"evaluating the checkpoint after step {point.step}")
