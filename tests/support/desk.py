@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -41,6 +42,7 @@ class Desk:
         self.root = root
         self.patch = patch
         self._finished_run = finished_run
+        self._cleanups: list[Callable[[], None]] = []
         patch.chdir(root)
 
     def write(self, name: str, content: str | bytes) -> str:
@@ -101,6 +103,19 @@ class Desk:
         """A finished run of two steps with a checkpoint after each; returns its folder."""
         shutil.copytree(self._finished_run, self.root / name)
         return name
+
+    def after(self, cleanup: Callable[[], None]) -> None:
+        """Call something at the test's end."""
+        self._cleanups.append(cleanup)
+
+    def clear(self) -> None:
+        """The test's end."""
+        for cleanup in self._cleanups:
+            cleanup()
+
+    def fill_disk(self) -> None:
+        """From now on every disk says that it is full."""
+        self.patch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
 
     def files(self) -> set[str]:
         """All that is there, but for what Python keeps beside imported files."""

@@ -34,6 +34,7 @@ def run(args: argparse.Namespace) -> int:
     from roost.run import samples_file
 
     state = run_state(args.run)
+    metrics = _known(args.metric, state["metrics"]) or CURVES
     if args.json:
         print(json.dumps(state))
         return 0
@@ -49,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
             f"pass@1 {result['pass_at_1']:.3f}"
         )
     rows = state["metrics"]
-    for name in _known(args.metric, rows) or CURVES:
+    for name in metrics:
         values = [row[name] for row in rows if row.get(name) is not None]
         if values:
             console.print(f"\n[cyan]{name}[/cyan]  {values[0]:.4g} -> {values[-1]:.4g}")

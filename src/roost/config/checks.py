@@ -13,6 +13,10 @@ def check(config: RunConfig) -> Iterator[str]:
     yield from _check_loss(config)
     yield from _check_training(config)
     yield from _check_rewards(config)
+    if "" in config.rollout.stop:
+        yield "rollout.stop: holds an empty string, which would end every completion; take it out"
+    if config.output.folder == "":
+        yield "output.folder: is empty; name a folder, or leave it out for a new one in runs/"
 
 
 def _check_loss(config: RunConfig) -> Iterator[str]:

@@ -177,7 +177,7 @@ def _check_finite(location: str, module: nn.Module) -> None:
 def _loaded(what: str, field: str, location: str, load: Callable[[], Any]) -> Any:
     """Run a transformers loader and turn its many failures into one error that says what to do."""
     try:
-        with _quiet_transformers():
+        with quiet_transformers():
             return load()
     # Loaders raise whatever their parsers, or a model's own code, stumbled over.
     except Exception as error:
@@ -215,7 +215,7 @@ def _hint(location: str) -> str:
 
 
 @contextmanager
-def _quiet_transformers() -> Iterator[None]:
+def quiet_transformers() -> Iterator[None]:
     """Keep transformers' loading reports and bars off the screen: errors here say it shorter."""
     before, bars = (
         transformers_logging.get_verbosity(),

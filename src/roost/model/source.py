@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -21,6 +20,8 @@ from roost.errors import ModelError, nearest
 
 HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*/[\w.-]+$")
 _INDEX = "model.safetensors.index.json"
+_READ_WHOLE = 64 * 2**20
+"""Most bytes of a weight file that its fingerprint covers whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,11 +152,10 @@ def weight_shapes(source: ModelSource) -> dict[str, tuple[int, ...]] | None:
     return shapes
 
 
-def _weight_files(folder: Path) -> Iterator[Path]:
+def _weight_files(folder: Path) -> list[Path]:
     index = folder / _INDEX
     if (folder / "model.safetensors").is_file() or not index.is_file():
-        yield from sorted(folder.glob("*.safetensors"))
-        return
+        return sorted(folder.glob("*.safetensors"))
     named = sorted(set(_read_json(index).get("weight_map", {}).values()))
     for name in named:
         if not (folder / name).is_file():
@@ -163,7 +163,7 @@ def _weight_files(folder: Path) -> Iterator[Path]:
                 f"model.path = '{folder}' lacks '{name}', one of {len(named)} weight files that "
                 f"its {_INDEX} names. Download or copy it as well."
             )
-        yield folder / name
+    return [folder / name for name in named]
 
 
 def _header(path: Path) -> dict[str, tuple[int, ...]]:
@@ -178,9 +178,10 @@ def _header(path: Path) -> dict[str, tuple[int, ...]]:
 
 
 def fingerprint(source: ModelSource) -> str:
-    """A digest that tells one model's files from another's, without reading all of them.
+    """A digest that tells one model's files from another's, without reading all of large ones.
 
-    Covers config.json and, of each weight file, its size and 64 KiB at 16 evenly spaced places.
+    Covers config.json and each weight file; of one over 64 MiB, its size and 64 KiB at 16 evenly
+    spaced places.
     A hub id that is not a folder is named by itself and its revision.
     """
     digest = hashlib.sha256()
@@ -194,6 +195,9 @@ def fingerprint(source: ModelSource) -> str:
     for path in sorted(folder.glob("*.safetensors")):
         size = path.stat().st_size
         digest.update(f"{path.name}:{size}".encode())
+        if size <= _READ_WHOLE:
+            digest.update(path.read_bytes())
+            continue
         with path.open("rb") as file:
             for part in range(16):
                 file.seek(size * part // 16)

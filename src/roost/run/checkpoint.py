@@ -124,9 +124,9 @@ def check_inputs(point: Checkpoint, **fingerprints: str) -> None:
     for what, now in fingerprints.items():
         if point.state.get(f"{what}_fingerprint") != now:
             raise CheckpointError(
-                f"the checkpoint after step {point.step} was made with another {what} than this "
-                "run has now: its files have changed since. Put them back as they were, or start a "
-                "new run."
+                f"the checkpoint after step {point.step} was not made with the {what} that the "
+                f"run's config.toml names now: the {what} has changed since. Put it back as it "
+                "was, or start a new run."
             )
 
 
@@ -145,15 +145,16 @@ def damage(path: Path) -> str | None:
     """
     try:
         manifest = json.loads((path / "manifest.json").read_text())
-    except (OSError, ValueError) as error:
-        return f"its manifest.json cannot be read ({error})"
-    if manifest.get("format") != FORMAT:
+        written, files = manifest["format"], manifest["files"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return f"its manifest.json cannot be read ({type(error).__name__}: {error})"
+    if written != FORMAT:
         raise CheckpointError(
             f"checkpoint '{path}' was written by Roost {manifest.get('roost')} in format "
-            f"{manifest.get('format')}; Roost {__version__} reads format {FORMAT}. Resume with the "
+            f"{written}; Roost {__version__} reads format {FORMAT}. Resume with the "
             "version that wrote it."
         )
-    for name, entry in manifest["files"].items():
+    for name, entry in files.items():
         file = path / name
         if not file.is_file():
             return f"{name} is missing"

@@ -94,7 +94,9 @@ def existing_run(root: Path, said: str) -> RunFolder:
     folder = RunFolder(root)
     if folder.is_run:
         return folder
-    what = "no config.toml in it" if root.is_dir() else "there is no such folder"
+    what = "there is no such folder"
+    if root.exists():
+        what = "no config.toml in it" if root.is_dir() else "it is a file"
     raise CheckpointError(f"{said} '{root}': not a run folder ({what}).{_meant(root)}")
 
 
@@ -120,8 +122,8 @@ def base_dir_of(folder: RunFolder) -> Path:
         return Path(json.loads(folder.environment.read_text())["base_dir"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
-            f"'{folder.environment}' cannot be read ({type(error).__name__}: {error}); it says "
-            "where the run's data and reward files are. Put it back, or start a new run."
+            f"'{folder.environment}' cannot be read ({type(error).__name__}); it says where "
+            "the run's data and reward files are. Put it back, or start a new run."
         ) from error
 
 

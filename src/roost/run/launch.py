@@ -169,9 +169,9 @@ def resumed_config(
     if refused:
         first = refused[0]
         raise CheckpointError(
-            f"the run in '{target.root}' was made by another recipe: {', '.join(refused)} differ "
-            f"({first} was {old.get(first)!r}, is {new[first]!r}). Resume without a recipe, or "
-            "start a new run."
+            f"the run in '{target.root}' was made by another recipe. What differs: "
+            f"{', '.join(refused)} ({first} was {old.get(first)!r}, is {new[first]!r}). "
+            "Resume without a recipe, or start a new run."
         )
     return after
 

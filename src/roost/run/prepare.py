@@ -23,6 +23,7 @@ from roost.run.ledger import available_bytes, process_bytes
 from roost.run.metrics import check_trackers
 from roost.samples import Prompt
 from roost.training.adapters import resolve_targets
+from roost.training.optimizer import check_optimizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,7 @@ def prepare(
     *,
     data: Any = None,
     reward_functions: dict[str, Any] | None = None,
+    training: bool = True,
 ) -> Prepared:
     """Check a run and make its plan.
 
@@ -59,11 +61,15 @@ def prepare(
         base_dir: Where relative paths of data and reward files start.
         data: Prompts given as a Python object, in place of ``data.source``.
         reward_functions: Python functions by the name that ``rewards.functions`` uses for them.
+        training: Whether it will be trained, or only evaluated.
 
     Raises:
         RoostError: the first thing that is wrong, by name.
     """
     check_trackers(config.output.trackers)
+    device = loading.choose_device(config.model)
+    if training:
+        check_optimizer(config.train, device)
     source = find_model(config.model)
     model_config = loading.load_model_config(source)
     skeleton = _check_model(config, source, model_config)
@@ -71,7 +77,12 @@ def prepare(
     rewards = load_rewards(config.rewards, base_dir, functions=reward_functions or {})
     context = loading.context_length(model_config)
     prompts = load_prompts(
-        config, tokenizer, context_length=context, base_dir=base_dir, source=data
+        config,
+        tokenizer,
+        context_length=context,
+        base_dir=base_dir,
+        source=data,
+        training=training,
     )
     everything = [*prompts.train, *prompts.held_out]
     check_columns(rewards, everything)
@@ -81,7 +92,6 @@ def prepare(
         config.model.tokenizer or source.location,
     )
     shape = shape_from_config(model_config.to_dict())
-    device = loading.choose_device(config.model)
     dtype = loading.choose_dtype(config.model, shape.parameters)
     plan = plan_embedded(
         config,

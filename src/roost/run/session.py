@@ -90,7 +90,8 @@ class Session:
         It loads with ``AutoModelForCausalLM`` or ``PeftModel``.
         """
         module: Any = self.policy.module
-        module.save_pretrained(self.folder.final)
+        with loading.quiet_transformers():
+            module.save_pretrained(self.folder.final)
         self.prepared.tokenizer.save_pretrained(self.folder.final)
 
 
