@@ -52,6 +52,8 @@ class EmbeddedPlan:
     available_bytes: int
     cache_bytes: int
     """Bound on the engine's key-value cache."""
+    least_cache_bytes: int
+    """What one sample needs of it."""
     micro_batch_tokens: int
     """Tokens of one forward and backward."""
     resident_rollouts: int
@@ -81,8 +83,14 @@ class EmbeddedPlan:
         """Refuse a run that cannot fit.
 
         Raises:
-            ConfigError: naming the phase, its largest term, the bytes short, and what helps most.
+            ConfigError: naming the phase, its largest term, the bytes short, and what helps most;
+                or the cache is set smaller than one sample.
         """
+        if self.cache_bytes < self.least_cache_bytes:
+            raise ConfigError(
+                f"rollout.cache_bytes = {self.cache_bytes}: one sample needs "
+                f"{self.least_cache_bytes}. Raise it, or leave it out for what the plan finds."
+            )
         if self.fits:
             return
         phase = self.peak
@@ -149,6 +157,7 @@ def plan_embedded(
         phases=phases,
         available_bytes=usable,
         cache_bytes=cache,
+        least_cache_bytes=sizes.least_cache(),
         micro_batch_tokens=micro,
         resident_rollouts=sizes.resident_rollouts(cache),
         rollouts_per_step=sizes.rollouts,
@@ -257,6 +266,10 @@ class _Sizes:
         wanted = max(prompts * self.group_bytes(), self._flat_bytes(evaluated))
         left = usable - sum(term.bytes for term in self.resident())
         return max(self._flat_bytes(1), min(wanted, left))
+
+    def least_cache(self) -> int:
+        """Cache of one sample of the longest prompt."""
+        return self._flat_bytes(1)
 
     def _flat_bytes(self, samples: int) -> int:
         """Cache of samples that share no prompt."""
