@@ -32,7 +32,8 @@ class PackLayout:
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, params: AttentionParams) -> Tensor:
         """Attention output ``[tokens, heads, head_dim]``."""
-        if query.is_cuda and params.softcap is None and query.dtype != torch.float32:
+        half = query.dtype in (torch.bfloat16, torch.float16)
+        if query.is_cuda and params.softcap is None and half:
             if self._varlen is None:
                 self._varlen = VarlenIndex.of(self.segments, self.device)
             window = None if params.is_plain(self.longest) else params.window
