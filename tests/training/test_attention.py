@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -13,20 +11,10 @@ from torch import Tensor
 from roost.model.attention import AttentionParams
 from roost.model.parts import Segment
 from roost.training.attention import PackLayout
+from support.dense_attention import by_definition, segments_of
 
 CPU = torch.device("cpu")
 DIM = 16
-
-
-def segments_of(groups: list[tuple[int, list[int]]]) -> list[Segment]:
-    """Each prompt, then its completions; ``groups`` gives their lengths."""
-    lengths, prompts = [], []
-    for prompt, completions in groups:
-        index = len(lengths)
-        lengths += [prompt, *completions]
-        prompts += [None, *[index] * len(completions)]
-    starts = [0, *accumulate(lengths)][:-1]
-    return [Segment(*entry) for entry in zip(starts, lengths, prompts, strict=True)]
 
 
 def random_tensors(
@@ -38,42 +26,6 @@ def random_tensors(
         (2 * torch.randn(tokens, h, DIM, generator=generator)).to(dtype).requires_grad_()
         for h in (heads, kv_heads, kv_heads)
     ]
-
-
-def seen_by(segments: list[Segment], window: int | None) -> Tensor:
-    """``[tokens, tokens]``: which token sees which, written out pair by pair."""
-    owner = [index for index, s in enumerate(segments) for _ in range(s.length)]
-
-    def position(token: int) -> int:
-        segment = segments[owner[token]]
-        before = 0 if segment.prompt is None else segments[segment.prompt].length
-        return before + token - segment.start
-
-    def sees(query: int, key: int) -> bool:
-        same = owner[query] == owner[key]
-        shared = segments[owner[query]].prompt == owner[key]
-        distance = position(query) - position(key)
-        return (same or shared) and 0 <= distance < (window or 10**9)
-
-    count = len(owner)
-    return torch.tensor([[sees(q, k) for k in range(count)] for q in range(count)])
-
-
-def by_definition(
-    tensors: list[Tensor], segments: list[Segment], params: AttentionParams
-) -> Tensor:
-    """Float64 output ``[tokens, heads, dim]``; query head h reads key head h // (heads / kv)."""
-    query, key, value = (t.double() for t in tensors)
-    seen = seen_by(segments, params.window)
-    outputs = []
-    for head in range(query.shape[1]):
-        group = head * key.shape[1] // query.shape[1]
-        scores = query[:, head] @ key[:, group].T * params.scale
-        if params.softcap is not None:
-            scores = params.softcap * torch.tanh(scores / params.softcap)
-        weights = torch.where(seen, scores, -torch.inf).softmax(-1)
-        outputs.append(weights @ value[:, group])
-    return torch.stack(outputs, dim=1)
 
 
 def assert_as_defined(
@@ -136,11 +88,11 @@ def test_a_window_counts_the_prompt(window: int, shorter: bool) -> None:
     """The longest sequence has 5 + 3 tokens: a window of 7 hides its first from its last."""
     segments = segments_of([(5, [3])])
     query, key, value = random_tensors(8, 2, 2)
-    narrow = AttentionParams(layer=0, scale=1.0, window=window)
+    narrow = AttentionParams(layer=0, scale=0.1, window=window)
     layout = PackLayout(segments, CPU)
     with torch.no_grad():
         output = layout.attend(query, key, value, narrow)
-        whole = layout.attend(query, key, value, AttentionParams(layer=0, scale=1.0))
+        whole = layout.attend(query, key, value, AttentionParams(layer=0, scale=0.1))
     torch.testing.assert_close(output[:7], whole[:7])
     assert torch.allclose(output[7], whole[7], rtol=1e-4) is not shorter
     assert_as_defined(segments, narrow, heads=(2, 2))

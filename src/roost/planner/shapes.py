@@ -45,15 +45,15 @@ class ModelShape:
     tied_embeddings: bool
     linears: tuple[Linear, ...]
     """The linear layers of one decoder layer."""
-    norm_parameters: int
-    """Parameters of one decoder layer that are not in ``linears``."""
+    other_parameters: int
+    """Of one decoder layer: its norms, and the router of its experts, which takes no adapter."""
     experts: int = 0
     """Experts of a layer; 0 in a dense model."""
 
     @property
     def layer_parameters(self) -> int:
         """Parameters of one decoder layer."""
-        return sum(linear.parameters for linear in self.linears) + self.norm_parameters
+        return sum(linear.parameters for linear in self.linears) + self.other_parameters
 
     @property
     def embedding_parameters(self) -> int:
@@ -67,11 +67,17 @@ class ModelShape:
         return embeddings + self.layers * self.layer_parameters + self.hidden
 
     def adapter_parameters(self, rank: int, targets: str | list[str] = "all-linear") -> int:
-        """LoRA parameters of the targeted linear layers. Experts in one tensor are not linear."""
+        """LoRA parameters of the targeted linear layers. Experts in one tensor are not linear.
+
+        A target that names the layers of one place ("layers.0.mlp.up_proj") counts in all layers:
+        the plan is then too high, never too low.
+        """
+        names = [targets] if isinstance(targets, str) else targets
+        endings = {name.rpartition(".")[2] for name in names}
         chosen = [
             linear
             for linear in self.linears
-            if linear.copies == 1 and (targets == "all-linear" or linear.name in targets)
+            if linear.copies == 1 and (targets == "all-linear" or linear.name in endings)
         ]
         return self.layers * sum(linear.adapter_parameters(rank) for linear in chosen)
 
@@ -105,6 +111,7 @@ def shape_from_config(config: Mapping[str, Any]) -> ModelShape:
     norms = hidden * (4 if kind in _FOUR_NORMS else 2)
     if kind in _QK_NORM:
         norms += 2 * head_dim
+    router = hidden * experts
     sizes = (hidden, heads * head_dim, kv_heads * head_dim)
     return ModelShape(
         model_type=kind,
@@ -120,7 +127,7 @@ def shape_from_config(config: Mapping[str, Any]) -> ModelShape:
             *_attention(*sizes, attention_bias, output_bias=kind not in _QKV_BIAS),
             *_feed_forward(config, hidden, intermediate, experts),
         ),
-        norm_parameters=norms,
+        other_parameters=norms + router,
         experts=experts,
     )
 
@@ -140,7 +147,6 @@ def _feed_forward(
     width, copies = intermediate, 1
     if experts:
         width, copies = int(config.get("moe_intermediate_size") or intermediate), experts
-        yield Linear("gate", hidden, experts)
     bias = bool(config.get("mlp_bias", False))
     yield Linear("gate_proj", hidden, width, bias, copies)
     yield Linear("up_proj", hidden, width, bias, copies)

@@ -46,7 +46,8 @@ class PackLayout:
         if self.prefix is not None:
             keys, values = self.prefix[params.layer]
             key, value = torch.cat([keys, key]), torch.cat([values, value])
-        if query.is_cuda and params.softcap is None and query.dtype != torch.float32:
+        half = query.dtype in (torch.bfloat16, torch.float16)
+        if query.is_cuda and params.softcap is None and half:
             window = None if params.is_plain(self.longest) else params.window
             return varlen_attention(query, key, value, self.varlen(), params.scale, window)
         on_cpu = query.device.type == "cpu" and query.dtype in (torch.float32, torch.bfloat16)
