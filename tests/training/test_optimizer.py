@@ -17,7 +17,12 @@ from transformers import (
 
 from roost.config import TrainConfig
 from roost.errors import ConfigError, RoostError
-from roost.training.optimizer import MAX_NON_FINITE, MasterOptimizer, learning_rate
+from roost.training.optimizer import (
+    MAX_NON_FINITE,
+    MasterOptimizer,
+    check_optimizer,
+    learning_rate,
+)
 
 RATE = 1e-2
 
@@ -262,7 +267,7 @@ def test_a_loaded_state_is_a_copy() -> None:
 def test_eight_bit_moments_need_bitsandbytes() -> None:
     config = TrainConfig(optimizer="adamw_8bit")
     with pytest.raises(ConfigError, match=r"adamw_8bit.*pip install 'roost\[bitsandbytes\]'"):
-        MasterOptimizer(make_parameters(torch.float32), config)
+        check_optimizer(config, torch.device("cpu"))
 
 
 SCHEDULES: dict[str, Any] = {

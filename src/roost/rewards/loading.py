@@ -186,9 +186,7 @@ def _check_kind(function: Callable[..., Any], name: str) -> None:
     problem = ""
     if inspect.isclass(function):
         problem = "is a class. Name a function; one that calls an instance of it will do"
-    elif inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        problem = "is async. Take a plain function; one that calls asyncio.run will do"
-    elif inspect.isgeneratorfunction(function):
+    elif inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         problem = "yields its numbers. Return them in a list"
     if problem:
         raise RewardError(f"reward {name!r} {problem}.")
