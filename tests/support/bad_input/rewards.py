@@ -85,10 +85,9 @@ CASES = [
     ),
     case("a-class", own("class digits:\n    pass\n"), "'digits' is a class"),
     case(
-        "async",
-        own("async def digits(completions):\n    return [0.0]\n"),
-        "'digits' is async",
-        "asyncio.run",
+        "an-async-generator",
+        own("async def digits(completions):\n    yield 0.0\n"),
+        "'digits' yields its numbers. Return them in a list",
     ),
     case(
         "a-generator",
