@@ -10,8 +10,9 @@ import torch
 from roost.config import ModelConfig
 from roost.engines.embedded import EmbeddedEngine, stop_token_ids
 from roost.engines.protocol import SamplingParams
-from roost.model.loading import find_model, load_model_config, load_module, load_tokenizer
+from roost.model.loading import load_model_config, load_module, load_tokenizer
 from roost.model.policy import Policy
+from roost.model.source import find_model
 from roost.samples import Group, Prompt
 from roost.training.batch import TrainBatch
 from roost.training.trainer import Trainer

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -60,3 +62,28 @@ def test_any_groups_and_any_budget(
     model = build("qwen3")
     plain = plain_gradient(eager_copy(model), groups)
     assert relative_error(plain, gradient(make_trainer(model, budget), groups)) < 2e-5
+
+
+@pytest.mark.parametrize("checkpointing", [True, False])
+@pytest.mark.parametrize("architecture", ["llama", "gemma2", "mistral"])
+def test_a_divided_group_computes_its_prompt_once(architecture: str, checkpointing: bool) -> None:
+    model = build(architecture)
+    plain = plain_gradient(eager_copy(model), groups := random_groups([23], [[9, 0, 14, 1, 12]]))
+    trainer = make_trainer(
+        model, 40, train={"learning_rate": 1e-3, "gradient_checkpointing": checkpointing}
+    )
+    batch = TrainBatch.of(groups, trainer.config)
+    assert len(batch.packs(batch.samples, 40)) == 3
+    sums: defaultdict[str, float] = defaultdict(float)
+    trainer.optimizer.zero_grad()
+    trainer.accumulate(batch, batch.parts[0], sums)
+    assert sums["computed"] == 23 + 8 + 13 + 11
+    assert relative_error(plain, trainer.optimizer.gradients()) < 1e-5
+
+
+def test_a_divided_group_with_an_adapter() -> None:
+    groups = random_groups([23], [[9, 0, 14, 1, 12]])
+    reference = with_adapter(build("llama"))
+    reference.get_base_model().set_attn_implementation("eager")
+    packed = gradient(make_trainer(with_adapter(build("llama")), 40), groups)
+    assert relative_error(plain_gradient(reference, groups), packed) < 1e-5

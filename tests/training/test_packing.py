@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Sequence
+from itertools import groupby
 
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roost.training.packing import Completion, Pack, Segment, build_packs
+from roost.model.parts import PREFIX, Segment
+from roost.training.packing import Completion, Pack, build_packs
 
 
 def numbered(
@@ -44,21 +46,37 @@ def assert_computes(
             taken += len(completion.token_ids)
             assert targets == list(completion.token_ids)
             for number, read in enumerate(reads):
-                seen = visible_tokens(pack, read)
-                assert [pack.token_ids[i] for i in seen] == [*prompt, *targets[:number]]
-                assert [pack.positions[i] for i in seen] == list(range(len(prompt) + number))
+                tokens, positions = visible_tokens(pack, read, prompt)
+                assert tokens == [*prompt, *targets[:number]]
+                assert positions == list(range(len(prompt) + number))
         assert taken == len(pack.targets)
 
 
-def visible_tokens(pack: Pack, index: int) -> list[int]:
-    """Indices that a token attends to, in order: its prompt's, then its own segment's up to it."""
+def visible_tokens(
+    pack: Pack, index: int, divided_prompt: list[int]
+) -> tuple[list[int], list[int]]:
+    """Tokens that a token attends to, and their positions: its prompt's, then its own segment's.
+
+    The hidden state behind the row's end is that of a divided group's prompt.
+    """
+    outside = divided_prompt, list(range(len(divided_prompt)))
+    if index == len(pack):
+        assert pack.divided is not None
+        return outside
     [segment] = [s for s in pack.segments if s.start <= index < s.start + s.length]
-    own = list(range(segment.start, index + 1))
-    if segment.prompt is None:
-        return own
-    prompt = pack.segments[segment.prompt]
-    assert prompt.prompt is None
-    return [*range(prompt.start, prompt.start + prompt.length), *own]
+    seen = list(range(segment.start, index + 1))
+    before: tuple[list[int], list[int]] = ([], [])
+    if segment.prompt == PREFIX:
+        assert pack.divided is not None
+        before = outside
+    elif segment.prompt is not None:
+        prompt = pack.segments[segment.prompt]
+        assert prompt.prompt is None
+        seen = [*range(prompt.start, prompt.start + prompt.length), *seen]
+    return (
+        before[0] + [pack.token_ids[i] for i in seen],
+        before[1] + [pack.positions[i] for i in seen],
+    )
 
 
 def assert_thrifty(
@@ -67,23 +85,37 @@ def assert_thrifty(
     completions: Sequence[Completion],
     budget: int,
 ) -> None:
-    """Prompts once a pack, segments without gaps, and the budget kept where it can be."""
+    """Prompts once in all, segments without gaps, and the budget kept where it can be."""
+    heads = [
+        tuple(pack.token_ids[s.start : s.start + s.length])
+        for pack in packs
+        for s in pack.segments
+        if s.prompt is None
+    ]
+    divided = [pack.divided for pack in packs if pack.divided is not None]
+    # The pieces of a group follow one another, and there are at least two.
+    runs = [group for group, _ in groupby(divided)]
+    assert len(runs) == len(set(runs))
+    assert all(divided.count(group) > 1 for group in runs)
+    heads += [tuple(prompts[group]) for group in runs]
+    present = {completion.group for completion in completions}
+    assert Counter(heads) == Counter(tuple(prompts[g]) for g in present)
     for pack in packs:
         groups = {completions[i].group for i in pack.samples}
-        heads = [s for s in pack.segments if s.prompt is None]
-        ids = [tuple(pack.token_ids[s.start : s.start + s.length]) for s in heads]
-        assert Counter(ids) == Counter(tuple(prompts[g]) for g in groups)
+        assert pack.divided is None or groups == {pack.divided}
         following = 0
         for segment in pack.segments:
             assert segment.start == following
             assert segment.length > 0
             following += segment.length
         assert following == len(pack)
-        if len(pack) > budget:
+        held = len(pack) if pack.divided is None else len(pack) + len(prompts[pack.divided])
+        assert len(pack) > 0
+        if held > budget:
             # Only a sample that is too long by itself may exceed it, and nothing long beside it.
             longest = max(len(completions[i].token_ids) for i in pack.samples)
             [group] = groups
-            assert len(pack) == len(prompts[group]) + max(0, longest - 1)
+            assert held == len(prompts[group]) + max(0, longest - 1)
 
 
 lengths = st.lists(st.integers(0, 9), min_size=1, max_size=7)
@@ -130,9 +162,9 @@ def test_a_prompt_of_one_token() -> None:
 
 
 def test_a_prompt_that_fills_the_budget_has_room_for_first_tokens_only() -> None:
-    prompts, completions = numbered([10], [[1, 1, 2, 1]])
+    prompts, completions = numbered([10], [[1, 1, 2, 1, 3]])
     packs = build_packs(prompts, completions, budget=10)
-    assert sorted(len(pack) for pack in packs) == [10, 11]
+    assert [(pack.samples, len(pack)) for pack in packs] == [([2, 0, 1, 3], 1), ([4], 2)]
     assert_computes(packs, prompts, completions)
     assert_thrifty(packs, prompts, completions, 10)
 
@@ -149,11 +181,11 @@ def test_small_groups_share_a_pack() -> None:
     assert len(pack) == 12
 
 
-def test_pieces_of_a_divided_group_do_not_meet_again() -> None:
-    """Parts of 50, 80 and 20 tokens: the first and last fit together, so the prompt is one."""
+def test_pieces_of_a_divided_group_hold_completions_alone() -> None:
+    """Parts of 50, 80 and 20 tokens beside a prompt of 10: the first and last fit together."""
     prompts, completions = numbered([10], [[51, 81, 21]])
     packs = build_packs(prompts, completions, budget=100)
-    assert sorted(len(pack) for pack in packs) == [80, 90]
+    assert [(pack.divided, len(pack)) for pack in packs] == [(0, 70), (0, 80)]
 
 
 def test_tensors_are_int64() -> None:

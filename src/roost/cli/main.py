@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import NoReturn
 
 from roost import __version__
+from roost.config.loading import describe_fields
 from roost.errors import RoostError, did_you_mean
 
 COMMANDS = ("train", "eval", "show", "config")
@@ -26,7 +27,23 @@ class _Parser(argparse.ArgumentParser):
         if "invalid choice" in message and "'" in message:
             wrong = message.split("'")[1]
             message = f"unknown command {wrong!r}.{did_you_mean(wrong, COMMANDS)}"
+        elif message.startswith("unrecognized arguments: "):
+            message = _explain_unknown(message.removeprefix("unrecognized arguments: "))
         self.exit(EXIT_ERROR, f"error: {message}\nSee `{self.prog} --help`.\n")
+
+
+def _explain_unknown(arguments: str) -> str:
+    """What was meant by arguments that no command takes: often a field of the recipe."""
+    wrong = arguments.split()[0]
+    name = wrong.lstrip("-").partition("=")[0].replace("-", "_")
+    fields = [field.name for field in describe_fields()]
+    homes = [field for field in fields if name in (field, field.rpartition(".")[2])]
+    sections = {field.partition(".")[0] for field in fields if "." in field}
+    if wrong.startswith("--") and (homes or name in sections):
+        sets = " or ".join(f"--set {home}=VALUE" for home in homes or [name])
+        return f"no option {wrong}. Fields of the recipe are set with {sets}."
+    what = "no option" if wrong.startswith("-") else "one argument too many:"
+    return f"{what} {wrong}."
 
 
 def build_parser() -> argparse.ArgumentParser:

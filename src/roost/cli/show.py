@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from roost.cli.curves import curve
-from roost.errors import CheckpointError
+from roost.errors import ConfigError, did_you_mean
 
 CURVES = ("reward", "completions/mean_length", "entropy", "sampling/logp_difference_mean")
 
@@ -34,6 +34,7 @@ def run(args: argparse.Namespace) -> int:
     from roost.run import samples_file
 
     state = run_state(args.run)
+    metrics = _known(args.metric, state["metrics"]) or CURVES
     if args.json:
         print(json.dumps(state))
         return 0
@@ -49,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
             f"pass@1 {result['pass_at_1']:.3f}"
         )
     rows = state["metrics"]
-    for name in args.metric or CURVES:
+    for name in metrics:
         values = [row[name] for row in rows if row.get(name) is not None]
         if values:
             console.print(f"\n[cyan]{name}[/cyan]  {values[0]:.4g} -> {values[-1]:.4g}")
@@ -64,6 +65,22 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _known(names: list[str] | None, rows: list[dict[str, Any]]) -> list[str]:
+    """The metrics asked for.
+
+    Raises:
+        ConfigError: the run records none of that name.
+    """
+    known = {name for row in rows for name in row}
+    for name in names or []:
+        if known and name not in known:
+            raise ConfigError(
+                f"--metric {name!r}: the run records no such metric."
+                f"{did_you_mean(name, known) or ' metrics.jsonl has their names.'}"
+            )
+    return names or []
+
+
 def run_state(root: Path) -> dict[str, Any]:
     """All that a run folder says about its run.
 
@@ -72,12 +89,11 @@ def run_state(root: Path) -> dict[str, Any]:
     """
     from roost.config.loading import load_config
     from roost.run import checkpoint
-    from roost.run.folder import RunFolder, is_live
+    from roost.run.folder import existing_run
+    from roost.run.lock import is_live
     from roost.run.metrics import read_metrics
 
-    folder = RunFolder(root)
-    if not folder.is_run:
-        raise CheckpointError(f"'{root}' is not a run folder: it holds no config.toml.")
+    folder = existing_run(root, "RUN =")
     config = load_config(folder.config)
     report = json.loads(folder.report.read_text()) if folder.report.exists() else None
     rows = read_metrics(folder.metrics)

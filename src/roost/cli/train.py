@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from roost.config import RunConfig
 from roost.config.loading import load_config, quickstart_path
 from roost.errors import ConfigError
+
+if TYPE_CHECKING:
+    from roost.run.prepare import Prepared
 
 
 def add_parser(subparsers: Any) -> None:
@@ -47,26 +50,24 @@ def run(args: argparse.Namespace) -> int:
     # Here, not above: `roost --help` and `roost config` must not wait for torch.
     from roost.run import launch
     from roost.run.display import Display, QuietDisplay, TerminalDisplay
+    from roost.run.folder import existing_run
 
     display: Display = QuietDisplay() if args.json else TerminalDisplay()
+    _check_options(args)
     objects = launch.PythonObjects()
     if args.resume is not None:
-        if args.output is not None:
-            raise ConfigError("--output and --resume exclude each other: a run keeps its folder.")
-        result = launch.resume_run(
-            args.resume,
-            display,
-            objects=objects,
-            overrides=args.overrides,
-            recipe=args.recipe,
-            from_step=args.from_step,
-        )
+        asked = {"overrides": args.overrides, "recipe": args.recipe, "from_step": args.from_step}
+        if args.dry_run:
+            target = existing_run(args.resume, "--resume")
+            prepared, _ = launch.check_resume(target, display, objects=objects, **asked)
+            return _dry_run(prepared, as_json=args.json)
+        result = launch.resume_run(args.resume, display, objects=objects, **asked)
     else:
         config, base_dir = _config(args)
         if args.recipe is None:
             display.say("no recipe given: running the quickstart (a tiny model learns arithmetic)")
         if args.dry_run:
-            return _dry_run(config, base_dir, display, as_json=args.json)
+            return _dry_run(launch.check_run(config, base_dir, display), as_json=args.json)
         result = launch.start_run(config, base_dir, display, objects=objects, force=args.force)
     if args.json:
         print(json.dumps(result.as_dict()))
@@ -83,18 +84,21 @@ def _config(args: argparse.Namespace) -> tuple[RunConfig, Path]:
     return config, args.recipe.parent if args.recipe is not None else Path.cwd()
 
 
-def _dry_run(config: RunConfig, base_dir: Path, display: Any, *, as_json: bool) -> int:
-    from roost.run.launch import announce
-    from roost.run.prepare import prepare
+def _check_options(args: argparse.Namespace) -> None:
+    if args.resume is not None and args.output is not None:
+        raise ConfigError("--output and --resume exclude each other: a run keeps its folder.")
+    if args.from_step is not None and args.resume is None:
+        raise ConfigError(
+            f"--from-step {args.from_step}: names a checkpoint of a run; give --resume DIR as well."
+        )
 
-    prepared = prepare(config, base_dir)
-    announce(prepared, display)
-    prepared.plan.require_fit()
+
+def _dry_run(prepared: Prepared, *, as_json: bool) -> int:
     if as_json:
         print(
             json.dumps(
                 {
-                    "config": config.model_dump(),
+                    "config": prepared.config.model_dump(),
                     "prompts": len(prepared.prompts.train),
                     "held_out": len(prepared.prompts.held_out),
                     "plan": prepared.plan.as_dict(),

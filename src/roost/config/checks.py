@@ -13,6 +13,10 @@ def check(config: RunConfig) -> Iterator[str]:
     yield from _check_loss(config)
     yield from _check_training(config)
     yield from _check_rewards(config)
+    if "" in config.rollout.stop:
+        yield "rollout.stop: holds an empty string, which would end every completion; take it out"
+    if config.output.folder == "":
+        yield "output.folder: is empty; name a folder, or leave it out for a new one in runs/"
 
 
 def _check_loss(config: RunConfig) -> Iterator[str]:
@@ -41,6 +45,8 @@ def _check_training(config: RunConfig) -> Iterator[str]:
         )
     if train.optimizer == "adamw_8bit" and config.model.device == "cpu":
         yield "train.optimizer = 'adamw_8bit': needs a GPU; use 'adamw' with model.device = 'cpu'"
+    if not config.lora.targets:
+        yield "lora.targets: is empty; name layers, such as ['q_proj', 'v_proj'], or 'all-linear'"
     if config.data.chat == "never" and config.data.system_prompt is not None:
         yield "data.system_prompt: needs a chat template, and data.chat = 'never' uses none"
 

@@ -37,7 +37,8 @@ def load_config(
     mapping = read_recipe(recipe) if recipe is not None else {}
     for layer in (base or {}, parse_overrides(overrides)):
         mapping = merge(mapping, layer)
-    return build_config(mapping, where=str(recipe) if recipe is not None else None)
+    places = ([str(recipe)] if recipe is not None else []) + (["--set"] if overrides else [])
+    return build_config(mapping, where=" with ".join(places) or None)
 
 
 def build_config(mapping: Mapping[str, Any], where: str | None = None) -> RunConfig:
@@ -66,13 +67,23 @@ def read_recipe(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         beside = [p.name for p in path.parent.glob("*.toml")] if path.parent.is_dir() else []
+        hint = did_you_mean(path.name, beside)
+        if not hint and path.suffix != ".toml":
+            hint = f" A recipe is a TOML file; for a model, write --set model.path={path}."
+        raise ConfigError(f"recipe '{path}': no such file.{hint}") from None
+    except IsADirectoryError:
         raise ConfigError(
-            f"recipe '{path}': no such file.{did_you_mean(path.name, beside)}"
+            f"recipe '{path}' is a folder; a recipe is a TOML file. For a model's folder, write "
+            f"--set model.path={path}; for a run's, --resume {path}."
         ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"recipe '{path}' cannot be read: {error}") from None
+    except OSError as error:
+        raise ConfigError(f"recipe '{path}' cannot be read: {error.strerror or error}.") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"recipe '{path}' is not UTF-8 text: {error}.") from None
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"recipe '{path}' is not TOML: {error}") from None
+        raise ConfigError(
+            f"recipe '{path}' is not TOML: {error}. Text stands in quotes: model = \"tiny\"."
+        ) from None
 
 
 def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:

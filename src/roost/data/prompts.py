@@ -114,7 +114,7 @@ def load_prompts(
     kept = [prompt for prompt in train if prompt.token_ids not in seen]
     _check_some(kept, held_out, encoder)
     if training:
-        _check_enough(kept, held_out, config, encoder)
+        _check_enough(kept, held_out, config, encoder, repeated=len(train) - len(kept))
     lengths = [len(prompt.token_ids) for prompt in [*kept, *held_out]]
     report = PromptReport(
         train=len(kept),
@@ -246,7 +246,11 @@ def _check_some(train: Sequence[Prompt], held_out: Sequence[Prompt], encoder: _E
 
 
 def _check_enough(
-    train: Sequence[Prompt], held_out: Sequence[Prompt], config: RunConfig, encoder: _Encoder
+    train: Sequence[Prompt],
+    held_out: Sequence[Prompt],
+    config: RunConfig,
+    encoder: _Encoder,
+    repeated: int,
 ) -> None:
     """Say before step 0 that there are fewer prompts than a step takes, and what took them."""
     wanted = config.data.prompts_per_step
@@ -257,6 +261,8 @@ def _check_enough(
         reasons.append(f"{len(held_out):,} are held out by eval.prompts = {config.eval.prompts:,}")
     if encoder.dropped:
         reasons.append(f"{encoder.dropped:,} are longer than {encoder.budget:,} tokens")
+    if repeated:
+        reasons.append(f"{repeated:,} are the same as a held-out prompt")
     because = f" ({' and '.join(reasons)})" if reasons else ""
     lower = " or eval.prompts" if held_out and config.eval.source is None else ""
     raise DataError(

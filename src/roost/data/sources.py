@@ -104,6 +104,11 @@ def _existing(source: str, place: _Place) -> Path:
     path = place.base_dir / Path(source).expanduser()
     if path.is_file():
         return path
+    if path.is_dir():
+        raise DataError(
+            f"{place.field} = {source!r}: '{path}' is a folder. Name a file in it, or "
+            "put its files together into one."
+        )
     folder = path.parent.resolve()
     if not folder.is_dir():
         raise DataError(f"{place.field} = {source!r}: there is no folder '{folder}'.")
@@ -130,7 +135,8 @@ def _json_lines(path: Path) -> Iterator[Any]:
                 raise _not_utf8(f"'{path}' line {number:,}", error) from None
             except json.JSONDecodeError as error:
                 raise DataError(
-                    f"'{path}' line {number:,} is not JSON: {error.msg} at character {error.pos}. "
+                    f"'{path}' line {number:,} is not JSON: {error.msg.removesuffix(' at')} at "
+                    f"character {error.pos}. "
                     "A .jsonl file holds one whole JSON object a line; mend or remove the line."
                 ) from None
 
@@ -157,6 +163,9 @@ def _csv(path: Path) -> Iterator[Any]:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, strict=True)
             header = next(reader, [])
+            twice = next((name for name in header if header.count(name) > 1), None)
+            if twice is not None:
+                raise DataError(f"'{path}' has two columns {twice!r}. Rename one of them.")
             for values in filter(None, reader):
                 if len(values) != len(header):
                     raise DataError(

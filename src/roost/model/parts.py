@@ -21,6 +21,9 @@ from roost.model.flash import CHUNK, FINE, MASKED, ROWS, flash, join, padded
 
 MAX_PADDING = 0.25
 """Segments are grouped by length so that at most this share of a causal part is padding."""
+PREFIX = -1
+"""In place of a prompt segment's index: a prompt that is not in the row. Its keys and values come
+from another forward and stand before the row's."""
 _UNSEEN = 1e30
 """Log-sum-exp given to padding rows in backward: their probabilities become 0."""
 
@@ -32,7 +35,26 @@ class Segment:
     start: int
     length: int
     prompt: int | None = None
-    """Index of the prompt segment that a completion also sees whole; None for a prompt."""
+    """Index of the prompt segment that a completion also sees whole, or ``PREFIX``; None for a
+    prompt."""
+
+
+def prompt_span(
+    segment: Segment, segments: Sequence[Segment], prefix: int = 0
+) -> tuple[int, int] | None:
+    """Start and length, among the keys, of the prompt that a segment sees; None where it is one.
+
+    Args:
+        segment: One of ``segments``.
+        segments: Of a row of tokens.
+        prefix: Keys that stand before the row's.
+    """
+    if segment.prompt is None:
+        return None
+    if segment.prompt == PREFIX:
+        return 0, prefix
+    prompt = segments[segment.prompt]
+    return prefix + prompt.start, prompt.length
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +64,7 @@ class Part:
     queries: Tensor
     """``[batch, rows]`` int64, indices into the row of tokens; padding repeats index 0."""
     keys: Tensor
-    """``[batch, columns]`` likewise."""
+    """``[batch, columns]`` int64, indices into the keys; padding likewise."""
     mask: Tensor
     """``[rows or 1, columns]`` float32: 0 where a row sees a key, ``MASKED`` elsewhere."""
     causal: bool
@@ -53,12 +75,17 @@ class Part:
     """``[n]`` int64: the tokens at those positions."""
 
 
-def parts_of(segments: Sequence[Segment]) -> list[Part]:
-    """All parts of some segments, such that each query meets its keys in order."""
+def parts_of(segments: Sequence[Segment], prefix: int = 0) -> list[Part]:
+    """All parts of some segments, such that each query meets its keys in order.
+
+    Args:
+        segments: Of a row of tokens.
+        prefix: Keys that stand before the row's: those of a prompt from another forward.
+    """
     batches = _similar_lengths(segments)
-    earlier = [part for batch in batches for part in _earlier_chunks(batch)]
-    last = [part for batch in batches for part in _last_chunks(batch)]
-    return [*earlier, *last, *_prompt_parts(segments)]
+    earlier = [part for batch in batches for part in _earlier_chunks(batch, prefix)]
+    last = [part for batch in batches for part in _last_chunks(batch, prefix)]
+    return [*earlier, *last, *_prompt_parts(segments, prefix)]
 
 
 def packed_attention(
@@ -68,7 +95,7 @@ def packed_attention(
 
     Args:
         query: ``[tokens, heads, head_dim]``.
-        key: ``[tokens, kv_heads, head_dim]``.
+        key: ``[prefix + tokens, kv_heads, head_dim]``.
         value: Likewise.
         parts: What each token sees.
         scale: Factor on the scores.
@@ -91,42 +118,42 @@ def _chunks(length: int) -> range:
     return range(0, length, CHUNK)
 
 
-def _earlier_chunks(batch: Sequence[Segment]) -> list[Part]:
+def _earlier_chunks(batch: Sequence[Segment], prefix: int) -> list[Part]:
     """Queries beyond a chunk over that chunk of their own segment, one part a chunk."""
     parts = []
     for end in _chunks(batch[0].length)[1:]:
         members = [s for s in batch if s.length > end]
         queries = [(s.start + end, s.length - end) for s in members]
-        keys = [(s.start + end - CHUNK, CHUNK) for s in members]
+        keys = [(prefix + s.start + end - CHUNK, CHUNK) for s in members]
         parts.append(_part(queries, keys, causal=False))
     return parts
 
 
-def _last_chunks(batch: Sequence[Segment]) -> list[Part]:
+def _last_chunks(batch: Sequence[Segment], prefix: int) -> list[Part]:
     """Queries over the chunk that they are in: for each chunk's place, its first rows over no more
     than themselves, and its later rows over the whole chunk."""
     parts = []
     for begin in _chunks(batch[0].length):
         first = [(s.start + begin, min(FINE, s.length - begin)) for s in batch if s.length > begin]
-        parts.append(_part(first, first, causal=True))
+        parts.append(_part(first, [(prefix + at, n) for at, n in first], causal=True))
         long = [s for s in batch if s.length > begin + FINE]
         if long:
             later = [(s.start + begin + FINE, min(FINE, s.length - begin - FINE)) for s in long]
-            whole = [(s.start + begin, min(CHUNK, s.length - begin)) for s in long]
+            whole = [(prefix + s.start + begin, min(CHUNK, s.length - begin)) for s in long]
             parts.append(_part(later, whole, offset=FINE))
     return parts
 
 
-def _prompt_parts(segments: Sequence[Segment]) -> list[Part]:
+def _prompt_parts(segments: Sequence[Segment], prefix: int) -> list[Part]:
     """All completions of a prompt over each chunk of that prompt."""
-    completions = [s for s in segments if s.prompt is not None]
     parts = []
-    for prompt_index, members in groupby(completions, key=lambda s: s.prompt):
-        assert prompt_index is not None
-        prompt = segments[prompt_index]
+    for span, members in groupby(segments, key=lambda s: prompt_span(s, segments, prefix)):
+        if span is None:
+            continue
+        start, length = span
         queries = torch.cat([torch.arange(s.start, s.start + s.length) for s in members])
-        for begin in _chunks(prompt.length):
-            keys = (prompt.start + begin, min(CHUNK, prompt.length - begin))
+        for begin in _chunks(length):
+            keys = (start + begin, min(CHUNK, length - begin))
             parts.append(_prompt_part(queries, keys))
     return parts
 

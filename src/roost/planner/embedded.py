@@ -6,7 +6,8 @@ term carries its formula.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -30,6 +31,8 @@ class EmbeddedPlan:
     available_bytes: int
     cache_bytes: int
     """Bound on the engine's key-value cache."""
+    least_cache_bytes: int
+    """What one sample needs of it."""
     micro_batch_tokens: int
     """Tokens of one forward and backward."""
     resident_rollouts: int
@@ -59,8 +62,14 @@ class EmbeddedPlan:
         """Refuse a run that cannot fit.
 
         Raises:
-            ConfigError: naming the phase, its largest term, the bytes short, and what helps most.
+            ConfigError: naming the phase, its largest term, the bytes short, and what helps most;
+                or the cache is set smaller than one sample.
         """
+        if self.cache_bytes < self.least_cache_bytes:
+            raise ConfigError(
+                f"rollout.cache_bytes = {self.cache_bytes}: one sample needs "
+                f"{self.least_cache_bytes}. Raise it, or leave it out for what the plan finds."
+            )
         if self.fits:
             return
         phase = self.peak
@@ -117,16 +126,14 @@ def plan_embedded(
     usable = int(HEADROOM * available_bytes) + process_bytes
     cache = config.rollout.cache_bytes or sizes.default_cache(usable)
     micro = config.train.micro_batch_tokens or sizes.default_micro_batch(usable)
-    phases = (
-        Phase("generate", (*sizes.resident(), *sizes.generate(cache))),
-        Phase("train", (*sizes.resident(), *sizes.train(micro))),
-    )
+    phases = (sizes.generate_phase(cache), sizes.train_phase(micro))
     lengths = prompt_tokens, config.rollout.max_completion_tokens, config.rollout.generations
     prompt, completion, generations = lengths
     return EmbeddedPlan(
         phases=phases,
         available_bytes=usable,
         cache_bytes=cache,
+        least_cache_bytes=sizes.least_cache(),
         micro_batch_tokens=micro,
         resident_rollouts=sizes.resident_rollouts(cache),
         rollouts_per_step=sizes.rollouts,
@@ -159,6 +166,14 @@ class _Sizes:
         self.trainable = self.adapter or shape.parameters
         self.kv_token = shape.kv_elements_per_token() * dtype_bytes
 
+    def generate_phase(self, cache: int) -> Phase:
+        """All that is held while samples are decoded with so many bytes of cache."""
+        return Phase("generate", (*self.resident(), *self.generate(cache)))
+
+    def train_phase(self, micro: int) -> Phase:
+        """All that is held in a forward and backward of ``micro`` tokens."""
+        return Phase("train", (*self.resident(), *self.train(micro)))
+
     def resident(self) -> Iterator[Term]:
         """What is held in every phase."""
         if self.process:
@@ -188,6 +203,14 @@ class _Sizes:
         per_token = activations.token_bytes(*size, checkpointing=recompute)
         formula = activations.formula(*size, micro, checkpointing=recompute)
         yield Term("activations", micro * per_token, formula)
+        group = self.prompt + self.config.rollout.generations * self.completion
+        if micro and micro < group:
+            yield Term(
+                "shared prompt",
+                (self.kv_token + self.kv_token * 4 // self.dtype_bytes) * self.prompt,
+                f"keys and values, {self.kv_token:,} B a token, and their float32 gradient x "
+                f"{self.prompt:,} tokens",
+            )
         yield Term(
             "log-probabilities", activations.LOGPROB_TILE_BYTES, "3 float32 tiles of 1,024 x 8,192"
         )
@@ -210,10 +233,15 @@ class _Sizes:
     def default_cache(self, usable: int) -> int:
         """All that a step's samples can use, or what is left; room for one sample at the least."""
         evaluated = self.config.eval.prompts * self.config.eval.generations
-        prompts = max(self.config.data.prompts_per_step, 1)
-        wanted = max(prompts * self.group_bytes(), self._flat_bytes(evaluated))
-        left = usable - sum(term.bytes for term in self.resident())
-        return max(self._flat_bytes(1), min(wanted, left))
+        group_caches = self.config.data.prompts_per_step * self.group_bytes()
+        wanted = max(group_caches, self._flat_bytes(evaluated))
+        return _most(
+            self._flat_bytes(1), wanted, usable, lambda cache: self.generate_phase(cache).bytes
+        )
+
+    def least_cache(self) -> int:
+        """Cache of one sample of the longest prompt."""
+        return self._flat_bytes(1)
 
     def _flat_bytes(self, samples: int) -> int:
         """Cache of samples that share no prompt."""
@@ -222,33 +250,43 @@ class _Sizes:
     def default_micro_batch(self, usable: int) -> int:
         """The most tokens that fit, up to the default; room for one sample at the least."""
         least = self.prompt + self.completion
-        fixed = sum(term.bytes for term in (*self.resident(), *self.train(0)))
-        per_token = max(1, sum(term.bytes for term in self.train(1024)) // 1024)
-        return max(least, min(DEFAULT_MICRO_BATCH_TOKENS, (usable - fixed) // per_token))
+        return _most(
+            least, DEFAULT_MICRO_BATCH_TOKENS, usable, lambda micro: self.train_phase(micro).bytes
+        )
 
     def savings(
         self, phases: tuple[Phase, ...], micro: int, cache: int
     ) -> Iterator[tuple[str, int]]:
         """The three changes that save most in the largest phase."""
         peak = max(phases, key=lambda phase: phase.bytes)
-        options: list[tuple[str, int]] = []
-        if not self.adapter:
-            lora = self.shape.adapter_parameters(self.config.lora.rank)
-            states = 12 if self.dtype_bytes == 4 else 16
-            options.append(("train.method = 'lora'", states * (self.shape.parameters - lora)))
+        changes = [("train.method = 'lora'", self._with_adapter(), cache, micro)]
         if self.dtype_bytes == 4:
-            options.append(("model.dtype = 'bfloat16'", 2 * self.shape.parameters))
+            half = _Sizes(self.config, self.shape, 2, self.prompt, self.process)
+            changes.append(("model.dtype = 'bfloat16'", half, cache, micro))
         if peak.name == "generate":
             least = self._flat_bytes(1)
-            options.append((f"rollout.cache_bytes = {least}", cache - least))
+            changes.append((f"rollout.cache_bytes = {least}", self, least, micro))
         else:
             least = self.prompt + self.completion
-            saved = sum(t.bytes for t in self.train(micro)) - sum(
-                t.bytes for t in self.train(least)
-            )
-            options.append((f"train.micro_batch_tokens = {least}", saved))
+            changes.append((f"train.micro_batch_tokens = {least}", self, cache, least))
+        options = []
+        for what, sizes, new_cache, new_micro in changes:
+            is_generate = peak.name == "generate"
+            after = sizes.generate_phase(new_cache) if is_generate else sizes.train_phase(new_micro)
+            options.append((what, peak.bytes - after.bytes))
         ranked = sorted(options, key=lambda option: -option[1])
         yield from [option for option in ranked if option[1] > 0][:3]
+
+    def _with_adapter(self) -> _Sizes:
+        train = self.config.train.model_copy(update={"method": "lora"})
+        config = self.config.model_copy(update={"train": train})
+        return _Sizes(config, self.shape, self.dtype_bytes, self.prompt, self.process)
+
+
+def _most(least: int, wanted: int, usable: int, needed: Callable[[int], int]) -> int:
+    """The largest number up to ``wanted`` that needs no more than is usable; at least ``least``."""
+    choices = range(least, max(least, wanted) + 1)
+    return choices[max(0, bisect_right(choices, usable, key=needed) - 1)]
 
 
 def slot(tokens: int) -> int:

@@ -125,12 +125,18 @@ class ModelShape:
         return self.linear_parameters + self.embedding_parameters
 
     def adapter_parameters(self, rank: int, targets: str | list[str] = "all-linear") -> int:
-        """LoRA parameters of the targeted linear layers. Experts in one tensor are not linear."""
+        """LoRA parameters of the targeted linear layers. Experts in one tensor are not linear.
+
+        A target that names the layers of one place ("layers.0.mlp.up_proj") counts in all layers:
+        the plan is then too high, never too low.
+        """
+        names = [targets] if isinstance(targets, str) else targets
+        endings = {name.rpartition(".")[2] for name in names}
         return sum(
             block.count * linear.adapter_parameters(rank)
             for block in self.blocks
             for linear in block.linears
-            if targets == "all-linear" or linear.name in targets
+            if targets == "all-linear" or linear.name in endings
         )
 
     def kv_elements_per_token(self, tensor_parallel: int = 1) -> int:

@@ -81,6 +81,7 @@ def _load(spec: RewardSpec, base_dir: Path, functions: Mapping[str, Callable[...
             f"'{own}:function'."
         )
     name = spec.name or reference.rpartition(":")[2]
+    _check_kind(function, name)
     reward = Reward(name, spec.weight, function, dict(spec.args), origin)
     _check_args(reward)
     return reward
@@ -178,6 +179,17 @@ def _check_args(reward: Reward) -> None:
             raise RewardError(f"reward {reward.name!r}: args.{name} = {value!r} should be {word}.")
     if reward.function is BUILTINS["format"] and "pattern" in reward.args:
         _check_pattern(reward)
+
+
+def _check_kind(function: Callable[..., Any], name: str) -> None:
+    """What is callable and yet gives no list of numbers when called."""
+    problem = ""
+    if inspect.isclass(function):
+        problem = "is a class. Name a function; one that calls an instance of it will do"
+    elif inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        problem = "yields its numbers. Return them in a list"
+    if problem:
+        raise RewardError(f"reward {name!r} {problem}.")
 
 
 def _check_pattern(reward: Reward) -> None:

@@ -111,6 +111,25 @@ def load(folder: Path, step: int | None = None) -> Checkpoint:
     )
 
 
+def check_inputs(point: Checkpoint, **fingerprints: str) -> None:
+    """Say before weights are loaded that a checkpoint was made from other files.
+
+    Args:
+        point: The checkpoint.
+        **fingerprints: Of what is there now: ``model="..."``, ``data="..."``.
+
+    Raises:
+        CheckpointError: one of them differs; which is named.
+    """
+    for what, now in fingerprints.items():
+        if point.state.get(f"{what}_fingerprint") != now:
+            raise CheckpointError(
+                f"the checkpoint after step {point.step} was not made with the {what} that the "
+                f"run's config.toml names now: the {what} has changed since. Put it back as it "
+                "was, or start a new run."
+            )
+
+
 def steps(folder: Path) -> list[int]:
     """Steps of the complete checkpoints in a folder, in order."""
     if not folder.is_dir():
@@ -126,15 +145,16 @@ def damage(path: Path) -> str | None:
     """
     try:
         manifest = json.loads((path / "manifest.json").read_text())
-    except (OSError, ValueError) as error:
-        return f"its manifest.json cannot be read ({error})"
-    if manifest.get("format") != FORMAT:
+        written, files = manifest["format"], manifest["files"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return f"its manifest.json cannot be read ({type(error).__name__}: {error})"
+    if written != FORMAT:
         raise CheckpointError(
             f"checkpoint '{path}' was written by Roost {manifest.get('roost')} in format "
-            f"{manifest.get('format')}; Roost {__version__} reads format {FORMAT}. Resume with the "
+            f"{written}; Roost {__version__} reads format {FORMAT}. Resume with the "
             "version that wrote it."
         )
-    for name, entry in manifest["files"].items():
+    for name, entry in files.items():
         file = path / name
         if not file.is_file():
             return f"{name} is missing"

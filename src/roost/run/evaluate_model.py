@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,11 +9,12 @@ from typing import Any
 
 from roost.config import RunConfig
 from roost.config.loading import build_config, load_config, quickstart_mapping
-from roost.errors import DataError
+from roost.errors import ConfigError, DataError, ModelError
+from roost.model.source import HUB_ID, near_folder
 from roost.run import checkpoint
 from roost.run.display import Display
 from roost.run.evaluation import EvalResult, evaluate
-from roost.run.folder import RunFolder
+from roost.run.folder import RunFolder, base_dir_of
 from roost.run.interrupts import StopSwitch
 from roost.run.launch import PythonObjects
 from roost.run.prepare import prepare
@@ -39,13 +39,33 @@ def config_for_model(model: str, sections: Mapping[str, Any], base_dir: Path) ->
     folder = RunFolder(Path(model))
     if folder.is_run:
         config = load_config(folder.config, base=sections)
-        home = Path(json.loads(folder.environment.read_text())["base_dir"])
-        return Subject(config, home, folder)
+        return Subject(config, base_dir_of(folder), folder)
+    _check_there(Path(model).expanduser())
     mapping = dict(quickstart_mapping()) if model == "tiny" else {}
     table = sections.get("model", {})
     mapping.update(sections)
     mapping["model"] = {**(table if isinstance(table, Mapping) else {}), "path": model}
     return Subject(build_config(mapping), base_dir, None)
+
+
+def _check_there(folder: Path) -> None:
+    """Say of what is on disk that it is neither a model nor a run; a hub id is not on disk."""
+    name = f"MODEL_OR_RUN = '{folder}'"
+    if folder.is_dir() and not (folder / "config.json").exists():
+        if (folder / "adapter_config.json").exists():
+            raise ModelError(
+                f"{name} holds an adapter. Evaluate its run folder, '{folder.parent}'."
+            )
+        raise ModelError(
+            f"{name} holds neither config.toml, as a run folder does, nor config.json, as a model "
+            "does. Give a run folder, a model's folder, a hub id, or 'tiny'."
+        )
+    if not folder.is_dir() and str(folder) != "tiny" and not HUB_ID.match(str(folder)):
+        near = near_folder(str(folder))
+        raise ModelError(
+            f"{name}: no such folder.{f' Did you mean {near!r}?' if near else ''} Give a run "
+            "folder, a model's folder, a hub id, or 'tiny'."
+        )
 
 
 def evaluate_model(
@@ -59,20 +79,27 @@ def evaluate_model(
     """Load, sample the held-out prompts, score.
 
     Raises:
+        ConfigError: no samples are asked for.
         DataError: the source leaves no held-out prompts.
     """
+    if generations < 1:
+        raise ConfigError(f"generations = {generations}: should be at least 1 sample a prompt.")
     prepared = prepare(
         subject.config,
         subject.base_dir,
         data=objects.data,
         reward_functions=objects.functions,
+        training=False,
     )
     prompts = prepared.prompts.held_out
     if not prompts:
         raise DataError("eval.prompts = 0 leaves nothing to evaluate; set it to 1 or more.")
-    policy = load_policy(prepared)
+    point = None
     if subject.run is not None and checkpoint.steps(subject.run.checkpoints):
         point = checkpoint.load(subject.run.checkpoints)
+        checkpoint.check_inputs(point, model=prepared.model_fingerprint)
+    policy = load_policy(prepared)
+    if point is not None:
         checkpoint.restore_weights(policy.trainable_parameters(), point.weights)
         policy.version = point.state["policy_version"]
         display.say(f"evaluating the checkpoint after step {point.step}")

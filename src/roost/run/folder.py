@@ -1,4 +1,4 @@
-"""The run folder: what is in it, and the lock that keeps two runs out of one.
+"""The run folder: what is in it.
 
 ::
 
@@ -14,19 +14,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import shutil
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from roost.errors import CheckpointError, ConfigError
-
-MINIMUM_FREE_BYTES = 64 * 2**20
-"""A run does not start with less room than this besides its checkpoints."""
+from roost.errors import CheckpointError, nearest
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,101 +81,50 @@ def default_folder(model_path: str, now: datetime) -> Path:
     return Path("runs") / f"{Path(model_path).name}-{now:%Y%m%d-%H%M%S}"
 
 
-def create(root: Path, expected_bytes: int = 0) -> RunFolder:
-    """Make the folder of a new run.
+def existing_run(root: Path, said: str) -> RunFolder:
+    """The folder of a run that is there.
 
     Args:
-        root: Must not hold a run already.
-        expected_bytes: What checkpoints and the final model will take.
+        root: Its path.
+        said: The option or argument that named it, for the message.
 
     Raises:
-        ConfigError: it holds a run, cannot be written, or its disk is too full.
+        CheckpointError: it is not one.
     """
     folder = RunFolder(root)
     if folder.is_run:
-        raise ConfigError(
-            f"output.folder = '{root}' already holds a run. Go on with it by --resume {root}, or "
-            "choose another folder."
-        )
-    if root.is_dir() and any(p.name != LOCK_NAME for p in root.iterdir()):
-        raise ConfigError(
-            f"output.folder = '{root}' holds other files. Choose an empty or new folder."
-        )
+        return folder
+    what = "there is no such folder"
+    if root.exists():
+        what = "no config.toml in it" if root.is_dir() else "it is a file"
+    raise CheckpointError(f"{said} '{root}': not a run folder ({what}).{_meant(root)}")
+
+
+def _meant(root: Path) -> str:
+    """The run of nearly that name, or the newest within, or beside."""
+    around = [*root.glob("*/config.toml"), *root.parent.glob("*/config.toml")]
+    around += Path("runs").glob("*/config.toml")
+    runs = [path.parent for path in sorted(around, key=lambda path: -path.stat().st_mtime)]
+    near = nearest(root.name, [run.name for run in runs])
+    likely = next((run for run in runs if near in (None, run.name)), None)
+    return (
+        f" Did you mean '{likely}'?" if likely is not None else " Runs are made by `roost train`."
+    )
+
+
+def base_dir_of(folder: RunFolder) -> Path:
+    """Where relative paths of a run's data and reward files start.
+
+    Raises:
+        CheckpointError: environment.json, which says it, is gone or damaged.
+    """
     try:
-        folder.samples.mkdir(parents=True, exist_ok=True)
-        folder.checkpoints.mkdir(exist_ok=True)
-        probe = root / ".writable"
-        probe.write_text("")
-        probe.unlink()
-    except OSError as error:
-        raise ConfigError(
-            f"output.folder = '{root}' cannot be written: {error.strerror or error}. "
-            "Choose another folder with --output."
+        return Path(json.loads(folder.environment.read_text())["base_dir"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"'{folder.environment}' cannot be read ({type(error).__name__}); it says where "
+            "the run's data and reward files are. Put it back, or start a new run."
         ) from error
-    check_room(root, expected_bytes)
-    return folder
-
-
-def check_room(root: Path, expected_bytes: int) -> None:
-    """Say at the start that a disk is too full for what the run will write.
-
-    Raises:
-        ConfigError: less is free than ``expected_bytes`` and some for metrics and samples.
-    """
-    free = shutil.disk_usage(root).free
-    needed = expected_bytes + MINIMUM_FREE_BYTES
-    if free < needed:
-        raise ConfigError(
-            f"output.folder = '{root}': {free / 1e9:.2f} GB are free and the run will write about "
-            f"{needed / 1e9:.2f} GB. Free some, choose another disk with --output, or lower "
-            "output.keep_checkpoints."
-        )
-
-
-LOCK_NAME = ".lock"
-
-
-class FolderLock:
-    """Held by the process that writes a run folder; the kernel drops it when that process dies.
-
-    Raises:
-        CheckpointError: a live process holds it; its number is named.
-    """
-
-    def __init__(self, root: Path) -> None:
-        root.mkdir(parents=True, exist_ok=True)
-        path = root / LOCK_NAME
-        self._file: IO[str] = path.open("a+")
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._file.seek(0)
-            holder = self._file.read().strip() or "unknown"
-            self._file.close()
-            raise CheckpointError(
-                f"the run folder '{root}' is in use by process {holder}. Wait for it, or stop it."
-            ) from None
-        self._file.seek(0)
-        self._file.truncate()
-        self._file.write(str(os.getpid()))
-        self._file.flush()
-
-    def release(self) -> None:
-        """Let others write the folder."""
-        self._file.close()
-
-
-def is_live(root: Path) -> bool:
-    """Whether some process holds the folder's lock."""
-    path = root / LOCK_NAME
-    if not path.exists():
-        return False
-    with path.open("a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -11,14 +10,16 @@ from typing import Any
 from roost.config import RunConfig
 from roost.config.loading import load_config
 from roost.errors import CheckpointError
-from roost.run import checkpoint, folder
+from roost.run import checkpoint
+from roost.run.claim import Claim, check_new
 from roost.run.display import Display
-from roost.run.folder import FolderLock, RunFolder
+from roost.run.folder import RunFolder, base_dir_of, default_folder, existing_run
 from roost.run.interrupts import StopSwitch
+from roost.run.lock import FolderLock
 from roost.run.loop import run
 from roost.run.prepare import Prepared, prepare
 from roost.run.report import RunResult, conclude
-from roost.run.session import open_session, write_description
+from roost.run.session import Session, open_session, write_description
 
 
 class PythonObjects:
@@ -38,18 +39,31 @@ def start_run(
     force: bool = False,
 ) -> RunResult:
     """Prepare a new run, make its folder, and train."""
+    root = Path(config.output.folder or default_folder(config.model.path, datetime.now()))
+    check_new(root)
     prepared = prepare(config, base_dir, data=objects.data, reward_functions=objects.functions)
     announce(prepared, display)
     if not force:
         prepared.plan.require_fit()
-    root = Path(config.output.folder or folder.default_folder(config.model.path, datetime.now()))
-    lock = FolderLock(root)
-    try:
-        target = folder.create(root, expected_bytes=_disk_bytes(prepared))
-        write_description(prepared, target)
-        return _train(prepared, target, None, display)
-    finally:
-        lock.release()
+    with Claim(root, expected_bytes=_disk_bytes(prepared)) as claim:
+        write_description(prepared, claim.folder)
+        session = open_session(prepared, claim.folder, None)
+        claim.keep()
+        return _train(session, display)
+
+
+def check_run(config: RunConfig, base_dir: Path, display: Display) -> Prepared:
+    """All that can be said about a new run before a weight is loaded: ``--dry-run``.
+
+    Raises:
+        RoostError: the first thing that is wrong, by name.
+    """
+    if config.output.folder is not None:
+        check_new(Path(config.output.folder))
+    prepared = prepare(config, base_dir)
+    announce(prepared, display)
+    prepared.plan.require_fit()
+    return prepared
 
 
 def resume_run(
@@ -62,32 +76,50 @@ def resume_run(
     from_step: int | None = None,
 ) -> RunResult:
     """Go on with a run from its newest checkpoint."""
-    target = RunFolder(root)
-    if not target.is_run:
-        raise CheckpointError(f"--resume '{root}': not a run folder (no config.toml in it).")
-    lock = FolderLock(root)
-    try:
-        config = resumed_config(target, overrides, recipe)
-        prepared = prepare(
-            config,
-            _base_dir(target),
-            data=objects.data,
-            reward_functions=objects.functions,
+    target = existing_run(root, "--resume")
+    with FolderLock(root):
+        prepared, point = check_resume(
+            target,
+            display,
+            objects=objects,
+            overrides=overrides,
+            recipe=recipe,
+            from_step=from_step,
         )
-        announce(prepared, display)
-        point = None
-        if checkpoint.steps(target.checkpoints) or from_step is not None:
-            point = checkpoint.load(target.checkpoints, from_step)
         display.say(f"resuming after step {point.step if point else 0}")
-        return _train(prepared, target, point, display)
-    finally:
-        lock.release()
+        return _train(open_session(prepared, target, point), display)
 
 
-def _train(
-    prepared: Prepared, target: RunFolder, point: checkpoint.Checkpoint | None, display: Display
-) -> RunResult:
-    session = open_session(prepared, target, point)
+def check_resume(
+    target: RunFolder,
+    display: Display,
+    *,
+    objects: PythonObjects,
+    overrides: Sequence[str] = (),
+    recipe: Path | None = None,
+    from_step: int | None = None,
+) -> tuple[Prepared, checkpoint.Checkpoint | None]:
+    """What a run goes on with, checked; no checkpoint where it was stopped before its first.
+
+    Raises:
+        RoostError: its model, data or recipe is another one now, or its checkpoint is damaged.
+    """
+    config = resumed_config(target, overrides, recipe)
+    prepared = prepare(
+        config, base_dir_of(target), data=objects.data, reward_functions=objects.functions
+    )
+    point = None
+    if checkpoint.steps(target.checkpoints) or from_step is not None:
+        # After the plan, which counts what memory is free: it should be that of a new run.
+        point = checkpoint.load(target.checkpoints, from_step)
+        checkpoint.check_inputs(
+            point, model=prepared.model_fingerprint, data=prepared.data_fingerprint
+        )
+    announce(prepared, display)
+    return prepared, point
+
+
+def _train(session: Session, display: Display) -> RunResult:
     try:
         with StopSwitch() as stop:
             finished = run(session, display, stop)
@@ -137,9 +169,9 @@ def resumed_config(
     if refused:
         first = refused[0]
         raise CheckpointError(
-            f"the run in '{target.root}' was made by another recipe: {', '.join(refused)} differ "
-            f"({first} was {old.get(first)!r}, is {new[first]!r}). Resume without a recipe, or "
-            "start a new run."
+            f"the run in '{target.root}' was made by another recipe. What differs: "
+            f"{', '.join(refused)} ({first} was {old.get(first)!r}, is {new[first]!r}). "
+            "Resume without a recipe, or start a new run."
         )
     return after
 
@@ -152,10 +184,6 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[f"{prefix}{name}"] = value
     return flat
-
-
-def _base_dir(target: RunFolder) -> Path:
-    return Path(json.loads(target.environment.read_text())["base_dir"])
 
 
 def _disk_bytes(prepared: Prepared) -> int:

@@ -11,6 +11,8 @@ from pathlib import Path
 import psutil
 import torch
 
+from roost.run.heap import trim
+
 
 @dataclass(slots=True)
 class PhaseRecord:
@@ -45,6 +47,8 @@ class Ledger:
             peak = peak_bytes(self.device)
             self._add(self.phases, name, peak, seconds)
             self._add(self.last, name, peak, seconds)
+            if self.device.type == "cpu":
+                trim()
 
     def begin_step(self) -> None:
         """Forget the step before."""

@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from roost.config import RunConfig
 from roost.data.prompts import PromptSets, load_prompts
 from roost.model import loading
+from roost.model.outline import check_vocabulary, check_weights, outline
+from roost.model.source import ModelSource, find_model, fingerprint, weight_shapes
 from roost.planner.embedded import EmbeddedPlan, plan_embedded
 from roost.planner.model_config import shape_from_config
 from roost.planner.model_shape import ModelShape
@@ -20,6 +23,8 @@ from roost.rewards import Reward, check_columns, load_rewards
 from roost.run.ledger import available_bytes, process_bytes
 from roost.run.metrics import check_trackers
 from roost.samples import Prompt
+from roost.training.adapters import resolve_targets
+from roost.training.optimizer import check_optimizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +33,7 @@ class Prepared:
 
     config: RunConfig
     base_dir: Path
-    source: loading.ModelSource
+    source: ModelSource
     model_config: Any
     tokenizer: Any
     device: torch.device
@@ -48,6 +53,7 @@ def prepare(
     *,
     data: Any = None,
     reward_functions: dict[str, Any] | None = None,
+    training: bool = True,
 ) -> Prepared:
     """Check a run and make its plan.
 
@@ -56,22 +62,37 @@ def prepare(
         base_dir: Where relative paths of data and reward files start.
         data: Prompts given as a Python object, in place of ``data.source``.
         reward_functions: Python functions by the name that ``rewards.functions`` uses for them.
+        training: Whether it will be trained, or only evaluated.
 
     Raises:
         RoostError: the first thing that is wrong, by name.
     """
     check_trackers(config.output.trackers)
-    source = loading.find_model(config.model)
+    device = loading.choose_device(config.model)
+    if training:
+        check_optimizer(config.train, device)
+    source = find_model(config.model)
     model_config = loading.load_model_config(source)
+    skeleton = _check_model(config, source, model_config)
     tokenizer = loading.load_tokenizer(source, config.model.tokenizer)
     rewards = load_rewards(config.rewards, base_dir, functions=reward_functions or {})
     context = loading.context_length(model_config)
     prompts = load_prompts(
-        config, tokenizer, context_length=context, base_dir=base_dir, source=data
+        config,
+        tokenizer,
+        context_length=context,
+        base_dir=base_dir,
+        source=data,
+        training=training,
     )
-    check_columns(rewards, [*prompts.train, *prompts.held_out])
+    everything = [*prompts.train, *prompts.held_out]
+    check_columns(rewards, everything)
+    check_vocabulary(
+        skeleton,
+        [tokenizer.eos_token_id, *(max(prompt.token_ids) for prompt in everything)],
+        config.model.tokenizer or source.location,
+    )
     shape = shape_from_config(model_config.to_dict())
-    device = loading.choose_device(config.model)
     dtype = loading.choose_dtype(config.model, shape.parameters)
     plan = plan_embedded(
         config,
@@ -94,9 +115,20 @@ def prepare(
         rewards=rewards,
         shape=shape,
         plan=plan,
-        model_fingerprint=loading.fingerprint(source),
-        data_fingerprint=fingerprint_prompts([*prompts.train, *prompts.held_out]),
+        model_fingerprint=fingerprint(source),
+        data_fingerprint=fingerprint_prompts(everything),
     )
+
+
+def _check_model(config: RunConfig, source: ModelSource, model_config: Any) -> nn.Module:
+    """The model without its weights, which its files and ``lora.targets`` must fit."""
+    skeleton = outline(source, model_config)
+    shapes = weight_shapes(source)
+    if shapes is not None:
+        check_weights(source, skeleton, shapes)
+    if config.train.method == "lora":
+        resolve_targets(skeleton, config.lora.targets)
+    return skeleton
 
 
 def fingerprint_prompts(prompts: Sequence[Prompt]) -> str:

@@ -9,7 +9,6 @@ from roost.config.loading import dump_toml
 from roost.data.cursor import PromptCursor
 from roost.engines.embedded import EmbeddedEngine, stop_token_ids
 from roost.engines.protocol import Engine, SamplingParams
-from roost.errors import CheckpointError
 from roost.model import loading
 from roost.model.policy import Policy
 from roost.rewards import RewardPool
@@ -75,15 +74,8 @@ class Session:
         """Continue from a checkpoint.
 
         Raises:
-            CheckpointError: it is of another model, other data, or another set of weights.
+            CheckpointError: it is of another set of weights.
         """
-        for what in ("model", "data"):
-            mine = getattr(self.prepared, f"{what}_fingerprint")
-            if point.state[f"{what}_fingerprint"] != mine:
-                raise CheckpointError(
-                    f"the checkpoint was made with another {what} than this run's: its files have "
-                    "changed since. Put them back as they were, or start a new run."
-                )
         checkpoint.restore_weights(self.policy.trainable_parameters(), point.weights)
         self.trainer.optimizer.load_state_dict(point.optimizer)
         self.trainer.load_counters(point.state["trainer"])
@@ -98,8 +90,9 @@ class Session:
         It loads with ``AutoModelForCausalLM`` or ``PeftModel``.
         """
         module: Any = self.policy.module
-        module.save_pretrained(self.folder.final)
-        self.prepared.tokenizer.save_pretrained(self.folder.final)
+        with loading.quiet_transformers():
+            module.save_pretrained(self.folder.final)
+            self.prepared.tokenizer.save_pretrained(self.folder.final)
 
 
 def open_session(prepared: Prepared, folder: RunFolder, point: Checkpoint | None) -> Session:
@@ -134,7 +127,11 @@ def open_session(prepared: Prepared, folder: RunFolder, point: Checkpoint | None
         sampling=training_sampling(prepared, policy),
     )
     if point is not None:
-        session.restore(point)
+        try:
+            session.restore(point)
+        except BaseException:
+            session.close()
+            raise
     return session
 
 

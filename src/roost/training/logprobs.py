@@ -89,7 +89,7 @@ class _TokenLogprobs(torch.autograd.Function):
         gradient, wide = gradients[0], _wide(hidden)
         to_hidden = torch.zeros_like(hidden, dtype=wide) if needs_hidden else None
         to_weight = torch.zeros_like(weight) if needs_weight else None
-        to_bias = torch.zeros_like(bias) if needs_bias and bias is not None else None
+        to_bias = torch.zeros_like(bias, dtype=wide) if needs_bias and bias is not None else None
         for columns in _slices(len(weight), VOCABULARY_TILE):
             tile_weight, tile_bias = weight[columns], None if bias is None else bias[columns]
             weight_sum = torch.zeros_like(tile_weight, dtype=wide)
@@ -108,11 +108,13 @@ class _TokenLogprobs(torch.autograd.Function):
                 if to_weight is not None:
                     weight_sum += to_logits.t() @ hidden[rows]
                 if to_bias is not None:
-                    to_bias[columns] += to_logits.sum(0)
+                    to_bias[columns] += to_logits.sum(0, dtype=wide)
             if to_weight is not None:
                 to_weight[columns] = weight_sum.to(weight.dtype)
         if to_hidden is not None:
             to_hidden = to_hidden.to(hidden.dtype)
+        if to_bias is not None:
+            to_bias = to_bias.to(bias.dtype)
         return to_hidden, to_weight, to_bias, None, None
 
 

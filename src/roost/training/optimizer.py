@@ -183,7 +183,6 @@ def _build(masters: Mapping[str, nn.Parameter], config: TrainConfig) -> torch.op
         "eps": config.adam_epsilon,
     }
     if config.optimizer == "adamw_8bit":
-        _check_8bit(next(iter(masters.values())).device)
         optimizer: torch.optim.Optimizer = import_module("bitsandbytes").optim.AdamW8bit(
             groups, **options
         )
@@ -191,7 +190,14 @@ def _build(masters: Mapping[str, nn.Parameter], config: TrainConfig) -> torch.op
     return torch.optim.AdamW(groups, fused=True, **options)
 
 
-def _check_8bit(device: torch.device) -> None:
+def check_optimizer(config: TrainConfig, device: torch.device) -> None:
+    """Say before weights are loaded that an optimizer cannot be had here.
+
+    Raises:
+        ConfigError: ``adamw_8bit`` without bitsandbytes or without a GPU.
+    """
+    if config.optimizer != "adamw_8bit":
+        return
     if find_spec("bitsandbytes") is None:
         raise ConfigError(
             "train.optimizer = 'adamw_8bit' needs bitsandbytes: pip install 'roost[bitsandbytes]'."

@@ -13,6 +13,9 @@ Example: prompt ``[5, 6]`` with completions ``[7, 8, 2]`` and ``[9]``::
     targets    7  8  2  9
 
 The second completion has one token, so it adds none to the row.
+
+A group that does not fit a pack is divided. Its prompt is then computed once, in a forward of its
+own (``training.shared_prompt``), and the packs of its pieces hold completions alone.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from roost.model.parts import Segment
+from roost.model.parts import PREFIX, Segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,8 @@ class Pack:
     """For each completion token, its id."""
     samples: list[int] = field(default_factory=list)
     """Indices of the packed samples, in the order of their tokens in ``targets``."""
+    divided: int | None = None
+    """The group that this is a piece of, its prompt computed elsewhere; None for whole groups."""
 
     def __len__(self) -> int:
         """Tokens of the row: what a forward computes."""
@@ -62,8 +67,21 @@ class Pack:
 
     def add_group(self, prompt: Sequence[int], completions: Sequence[Completion]) -> None:
         """Append a prompt and completions of it."""
-        prompt_segment = len(self.segments)
+        segment = len(self.segments)
         last = self._append(prompt, 0, None) + len(prompt) - 1
+        self._add(completions, len(prompt), segment, last)
+
+    @classmethod
+    def piece(cls, group: int, prompt_tokens: int, completions: Sequence[Completion]) -> Pack:
+        """A pack of completions alone. The prompt's last hidden state is read behind the row's."""
+        pack = cls(divided=group)
+        row = sum(map(_row_tokens, completions))
+        pack._add(completions, prompt_tokens, PREFIX, row)
+        return pack
+
+    def _add(
+        self, completions: Sequence[Completion], prompt_tokens: int, prompt: int, last: int
+    ) -> None:
         for completion in completions:
             ids = completion.token_ids
             self.targets.extend(ids)
@@ -71,7 +89,7 @@ class Pack:
             if ids:
                 self.reads.append(last)
             if len(ids) > 1:
-                start = self._append(ids[:-1], len(prompt), prompt_segment)
+                start = self._append(ids[:-1], prompt_tokens, prompt)
                 self.reads.extend(range(start, start + len(ids) - 1))
 
     def _append(self, ids: Sequence[int], position: int, prompt: int | None) -> int:
@@ -87,34 +105,34 @@ def build_packs(
 ) -> list[Pack]:
     """Divide completions over packs of at most ``budget`` tokens.
 
-    A group stays whole where it fits a pack; a larger one is divided, and its prompt repeated in
-    each pack that holds some of it. A completion is never divided: one that exceeds the budget with
-    its prompt gets a pack of its own.
+    A group stays whole where it fits a pack; a larger one is divided, and its pieces follow one
+    another. Each counts its prompt, which is held while they are computed. A completion is never
+    divided: one that exceeds the budget with its prompt gets a pack of its own.
 
     Args:
         prompts: Token ids of each group's prompt.
         completions: In any order; those of a group need not be together.
         budget: Most tokens of a pack.
     """
-    pieces = [
-        (group, piece)
-        for group, members in _by_group(completions).items()
-        for piece in _divide(len(prompts[group]), members, budget)
-    ]
-    sizes = {
-        id(piece): len(prompts[group]) + sum(map(_row_tokens, piece)) for group, piece in pieces
-    }
+    whole: list[tuple[int, int, list[Completion]]] = []
+    divided: list[Pack] = []
+    for group, members in _by_group(completions).items():
+        prompt = len(prompts[group])
+        pieces = _divide(prompt, members, budget)
+        if len(pieces) == 1:
+            whole.append((prompt + sum(map(_row_tokens, members)), group, members))
+        else:
+            divided.extend(Pack.piece(group, prompt, piece) for piece in pieces)
     # First fit, largest first: few packs, and the same ones every time.
-    pieces.sort(key=lambda entry: -sizes[id(entry[1])])
+    whole.sort(key=lambda entry: -entry[0])
     packs: list[Pack] = []
-    for group, piece in pieces:
-        size = sizes[id(piece)]
+    for size, group, members in whole:
         pack = next((p for p in packs if len(p) + size <= budget), None)
         if pack is None:
             pack = Pack()
             packs.append(pack)
-        pack.add_group(prompts[group], piece)
-    return packs
+        pack.add_group(prompts[group], members)
+    return packs + divided
 
 
 def _row_tokens(completion: Completion) -> int:
@@ -129,18 +147,18 @@ def _by_group(completions: Sequence[Completion]) -> dict[int, list[Completion]]:
 
 
 def _divide(prompt: int, members: Sequence[Completion], budget: int) -> list[list[Completion]]:
-    """Pieces of a group that each fit the budget together with the prompt.
-
-    First fit: a member that begins a piece fits no piece before it, so no two pieces fit one pack
-    and the prompt never stands in a pack twice.
-    """
-    pieces: list[list[Completion]] = []
-    used: list[int] = []
-    for member in members:
+    """Pieces of a group that each fit the budget together with the prompt, by first fit."""
+    pieces: list[list[Completion]] = [[]]
+    used = [prompt]
+    # Members without tokens of their own come last and cost nothing: no piece is of them alone.
+    for member in sorted(members, key=lambda member: not _row_tokens(member)):
         tokens = _row_tokens(member)
-        # A member without tokens of its own costs nothing, even where the budget is exceeded.
-        fits = (i for i, size in enumerate(used) if not tokens or size + tokens <= budget)
-        place = next(fits, len(pieces))
+        places = (
+            place
+            for place, size in enumerate(used)
+            if not tokens or size == prompt or size + tokens <= budget
+        )
+        place = next(places, len(pieces))
         if place == len(pieces):
             pieces.append([])
             used.append(prompt)

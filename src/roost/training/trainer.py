@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from roost.training.batch import TrainBatch, TrainSample
 from roost.training.logprobs import token_logprobs
 from roost.training.optimizer import MasterOptimizer, learning_rate
 from roost.training.packing import Pack
+from roost.training.shared_prompt import SharedPrompt
 
 PROOF_SAMPLES = 4
 """Samples that are scored to compare engine and trainer where none needs training."""
@@ -95,10 +97,25 @@ class Trainer:
         counts = batch.counts(part)
         moving = [sample for sample in part if self._moves(sample)]
         self.policy.module.train()
-        for pack in batch.packs(moving, self.micro_batch_tokens):
-            members = [moving[index] for index in pack.samples]
-            self._backward(batch, pack, members, counts, sums)
+        for prompt, packs in self._packs(self.policy, batch, moving):
+            for pack in packs:
+                members = [moving[index] for index in pack.samples]
+                self._backward(batch, pack, prompt, members, counts, sums)
+            if prompt is not None:
+                prompt.backward()
+                sums["computed"] += prompt.length
         self.policy.module.eval()
+
+    def _packs(
+        self, policy: Policy, batch: TrainBatch, samples: Sequence[TrainSample]
+    ) -> Iterator[tuple[SharedPrompt | None, Iterable[Pack]]]:
+        """Packs of some samples, those of a divided group together with its prompt."""
+        packs = batch.packs(samples, self.micro_batch_tokens)
+        for group, pieces in groupby(packs, key=lambda pack: pack.divided):
+            if group is None:
+                yield None, pieces
+            else:
+                yield SharedPrompt(policy, batch.groups[group].prompt.token_ids), pieces
 
     def _moves(self, sample: TrainSample) -> bool:
         """Whether a sample can change a weight."""
@@ -121,12 +138,13 @@ class Trainer:
         self,
         batch: TrainBatch,
         pack: Pack,
+        prompt: SharedPrompt | None,
         members: Sequence[TrainSample],
         counts: LossCounts,
         sums: Sums,
     ) -> None:
         tokens = batch.token_batch(members, counts, self.policy.device)
-        logprobs, entropy = self.score(self.policy, pack)
+        logprobs, entropy = self.score(self.policy, pack, prompt)
         loss, pack_sums = objective(logprobs, entropy, tokens, self.config.loss)
         loss.backward()  # type: ignore[no-untyped-call]
         # Under the weights that sampled, which the first update of several leaves behind.
@@ -136,21 +154,31 @@ class Trainer:
             sums[name] += value
         sums["computed"] += len(pack)
 
-    def score(self, policy: Policy, pack: Pack) -> tuple[Tensor, Tensor]:
-        """Log-probability and entropy ``[tokens]`` of a pack's completion tokens."""
+    def score(
+        self, policy: Policy, pack: Pack, prompt: SharedPrompt | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Log-probability and entropy ``[tokens]`` of a pack's completion tokens.
+
+        ``prompt`` is given with a piece of a divided group.
+        """
         device = policy.device
         ids, positions, reads, targets = pack.tensors(device)
-        hidden = policy.hidden_states(ids, positions, PackLayout(pack.segments, device))
+        if prompt is None:
+            hidden = policy.hidden_states(ids, positions, PackLayout(pack.segments, device))
+        else:
+            layout = PackLayout(pack.segments, device, prompt.keys_values, prompt.length)
+            hidden = torch.cat([policy.hidden_states(ids, positions, layout), prompt.last])
         return token_logprobs(hidden[reads], policy.head, targets, self.config.rollout.temperature)
 
     @torch.no_grad()
     def logprobs(self, policy: Policy, batch: TrainBatch) -> list[Tensor]:
         """Of each sample, its tokens' log-probabilities ``[tokens]`` under a policy."""
         results: dict[int, Tensor] = {}
-        for pack in batch.packs(batch.samples, self.micro_batch_tokens):
-            flat, _ = self.score(policy, pack)
-            lengths = [len(batch.samples[index].sample.token_ids) for index in pack.samples]
-            results.update(zip(pack.samples, torch.split(flat, lengths), strict=True))
+        for prompt, packs in self._packs(policy, batch, batch.samples):
+            for pack in packs:
+                flat, _ = self.score(policy, pack, prompt)
+                lengths = [len(batch.samples[index].sample.token_ids) for index in pack.samples]
+                results.update(zip(pack.samples, torch.split(flat, lengths), strict=True))
         return [results[index] for index in range(len(batch.samples))]
 
     def _score_old(self, batch: TrainBatch) -> None:

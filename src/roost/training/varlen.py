@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from roost.model.parts import Segment
+from roost.model.parts import Segment, prompt_span
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class VarlenIndex:
     """Where each row's queries and keys are."""
 
     keys: Tensor
-    """``[total keys]`` int64: indices into the pack, row after row."""
+    """``[total keys]`` int64: indices into the keys, row after row."""
     query_ends: Tensor
     """``[rows + 1]`` int32: cumulative query counts."""
     key_ends: Tensor
@@ -30,9 +30,9 @@ class VarlenIndex:
     longest_key: int
 
     @classmethod
-    def of(cls, segments: Sequence[Segment], device: torch.device) -> VarlenIndex:
-        """The rows of a pack's segments, in the pack's order."""
-        rows = [_visible_tokens(segment, segments) for segment in segments]
+    def of(cls, segments: Sequence[Segment], device: torch.device, prefix: int = 0) -> VarlenIndex:
+        """The rows of a pack's segments, in the pack's order; ``prefix`` keys stand before its."""
+        rows = [_visible_tokens(segment, segments, prefix) for segment in segments]
         query_counts = [segment.length for segment in segments]
         key_counts = [len(row) for row in rows]
         return cls(
@@ -56,7 +56,7 @@ def varlen_attention(
 
     Args:
         query: ``[tokens, heads, head_dim]``.
-        key: ``[tokens, kv_heads, head_dim]``.
+        key: ``[prefix + tokens, kv_heads, head_dim]``.
         value: Likewise.
         index: The pack's rows.
         scale: Factor on scores.
@@ -80,12 +80,13 @@ def varlen_attention(
     return output
 
 
-def _visible_tokens(segment: Segment, segments: Sequence[Segment]) -> Tensor:
-    own = torch.arange(segment.start, segment.start + segment.length)
-    if segment.prompt is None:
+def _visible_tokens(segment: Segment, segments: Sequence[Segment], prefix: int) -> Tensor:
+    start = prefix + segment.start
+    own = torch.arange(start, start + segment.length)
+    span = prompt_span(segment, segments, prefix)
+    if span is None:
         return own
-    prompt = segments[segment.prompt]
-    return torch.cat([torch.arange(prompt.start, prompt.start + prompt.length), own])
+    return torch.cat([torch.arange(span[0], span[0] + span[1]), own])
 
 
 def _ends(counts: Sequence[int], device: torch.device) -> Tensor:
