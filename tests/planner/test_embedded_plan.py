@@ -18,23 +18,11 @@ from roost.planner.embedded import (
     plan_embedded,
     slot,
 )
-from roost.planner.model_config import shape_from_config
 from roost.planner.model_shape import ModelShape
+from roost.planner.models import find_shape
 
 GIB = 2**30
-QWEN = shape_from_config(
-    {
-        "model_type": "qwen3",
-        "hidden_size": 1024,
-        "intermediate_size": 3072,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "vocab_size": 151936,
-        "tie_word_embeddings": True,
-    }
-)
+QWEN = find_shape("Qwen3-0.6B").shape
 PARAMETERS = 596_049_920
 KV_TOKEN = 2 * 28 * 8 * 128
 

@@ -92,8 +92,8 @@ class Registry:
         found = keys.get(_key(name))
         if found is None:
             raise ConfigError(
-                f"--gpu: unknown card {name!r}.{_suggest(name, self.cards.values())} "
-                "`roost plan --list-cards` prints all; a TOML file given with --cards adds one."
+                f"unknown card {name!r}.{_suggest(name, self.cards.values())} "
+                f"{len(self.cards)} are known; a TOML file of your own adds one."
             )
         return found
 
@@ -106,9 +106,7 @@ class Registry:
         for one in self.processors.values():
             if _key(one.name) == _key(name):
                 return one
-        raise ConfigError(
-            f"--cpu: unknown processor {name!r}.{did_you_mean(name, self.processors)}"
-        )
+        raise ConfigError(f"unknown processor {name!r}.{did_you_mean(name, self.processors)}")
 
     def with_file(self, path: Path) -> Registry:
         """This registry and the cards of a TOML file, which replace those of the same name.
@@ -119,13 +117,13 @@ class Registry:
         try:
             table = tomllib.loads(path.read_text("utf-8"))
         except OSError as error:
-            raise ConfigError(f"--cards: cannot read {str(path)!r}: {error.strerror}.") from error
+            raise ConfigError(f"cards: cannot read {str(path)!r}: {error.strerror}.") from error
         except ValueError as error:
-            raise ConfigError(f"--cards: {str(path)!r} is not TOML: {error}.") from error
+            raise ConfigError(f"cards: {str(path)!r} is not TOML: {error}.") from error
         cards, processors = _parse(table, str(path))
         if not cards and not processors:
             raise ConfigError(
-                f'--cards: {str(path)!r} has no card: write one as [cards."NAME"] with '
+                f'cards: {str(path)!r} has no card: write one as [cards."NAME"] with '
                 "memory_listed_gb, bandwidth_gbps and tdp_w."
             )
         return Registry([*self.cards.values(), *cards], [*self.processors.values(), *processors])

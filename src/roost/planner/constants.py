@@ -1,8 +1,8 @@
-"""Constants of speed that were fitted on published measurements, with the spread of each.
+"""Constants of speed, set by published measurements, with the spread of each.
 
-Fitted on one half of the rows and scored on the other; ``benchmarks/plan_accuracy`` prints both.
-A spread is the standard deviation of log(measured / predicted) of the rows that a constant was
-fitted on: 0.1 is about ten per cent.
+The measurements and the fit are not in the repository yet, so nothing here reproduces them: take
+seconds, and their band, as estimates. A spread is the standard deviation of
+log(measured / predicted): 0.1 is about ten per cent.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Constants:
     logprob_spread: float = 0.3
     sync_spread: float = 0.5
     sleep_spread: float = 0.5
-    source: str = "fit on published measurements (planner/constants.py)"
+    source: str = "estimated from published measurements (planner/constants.py)"
 
 
 PUBLISHED = Constants()

@@ -1,7 +1,7 @@
 """What one vLLM engine takes of its cards, and how many rollouts it holds at once.
 
-The profile run, the sampler and the block arithmetic are vLLM's; the constants were fitted on
-startup logs (see ``benchmarks/plan_accuracy``).
+The profile run, the sampler and the block arithmetic are vLLM's; the constants come from startup
+logs, which are not in the repository yet.
 """
 
 from __future__ import annotations
@@ -133,6 +133,12 @@ def engine_rollouts(request: Request, layout: Layout) -> int:
     return -(-request.workload.rollouts // layout.replicas)
 
 
+def served_dtype(request: Request) -> str:
+    """How the engine holds the weights: as asked, or as stored where that can be counted."""
+    dtype = request.engine.weight_dtype or request.model.stored
+    return dtype if dtype in ("mxfp4", "nf4", *BYTES) else "bfloat16"
+
+
 def weight_bytes(shape: ModelShape, dtype: str) -> int:
     """Weights of one whole copy."""
     if dtype == "mxfp4":
@@ -151,8 +157,7 @@ def weight_bytes(shape: ModelShape, dtype: str) -> int:
 def _weights(request: Request, layout: Layout, book: Book) -> int:
     model, tp = request.model, layout.tensor_parallel
     shape = model.shape
-    dtype = request.engine.weight_dtype or model.stored
-    dtype = dtype if dtype in ("mxfp4", "nf4", *BYTES) else "bfloat16"
+    dtype = served_dtype(request)
     total = weight_bytes(shape, dtype)
     inputs: dict[str, Value] = {"parameters": shape.parameters, "dtype": dtype}
     if request.listed:

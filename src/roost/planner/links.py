@@ -84,10 +84,8 @@ def traffic(
 
 def micro_batches(request: Request, layout: Layout, trainer: TrainerMemory) -> int:
     """Forwards of one card in a step."""
-    work = request.workload
-    prompts = work.prompts if request.training.share_prompts else work.rollouts
-    tokens = prompts * work.mean_prompt + work.rollouts * work.mean_completion
-    return max(1, -(-int(tokens) // (trainer.micro_batch_tokens * layout.trainer_gpus)))
+    tokens = int(request.trained_tokens)
+    return max(1, -(-tokens // (trainer.micro_batch_tokens * layout.trainer_gpus)))
 
 
 def _gather_bytes(request: Request, layout: Layout, trainer: TrainerMemory, book: Book) -> int:

@@ -43,9 +43,14 @@ class Plan:
         return max(self.phases, key=lambda phase: phase.bytes)
 
     @property
+    def headroom_bytes(self) -> int:
+        """Left on the fullest card; below 0 where it is too small."""
+        return self.request.card_bytes - self.peak.bytes
+
+    @property
     def short_bytes(self) -> int:
         """Bytes that the largest phase lacks, and room for one rollout if there is none."""
-        over = self.peak.bytes - self.request.card_bytes
+        over = -self.headroom_bytes
         if self.engine.resident < 1:
             over = max(over, self.one_rollout_bytes - max(0, self.engine.cache))
         return max(0, over)
@@ -65,7 +70,7 @@ class Plan:
         """Rollouts of a step that decode at once, all engines together."""
         return min(self.engine.resident * self.layout.replicas, self.request.workload.rollouts)
 
-    def value(self, name: str) -> int | float | None:
+    def value(self, name: str) -> int | float:
         """One figure."""
         return self.figures[name].value
 
@@ -139,7 +144,9 @@ def make_plan(request: Request, layout: Layout, constants: Constants = PUBLISHED
     budget = training_budget(request, layout)
     trainer = trainer_memory(request, layout, book, budget)
     engine = engine_memory(request, layout, book)
-    _memory_figures(request, layout, trainer, engine, budget, book)
+    _room_figures(request, layout, trainer, budget, book)
+    _work_figures(request, book)
+    _rollout_figures(layout, engine, book)
     links = traffic(request, layout, trainer, book, constants)
     spent = seconds(request, layout, engine, links, book, constants)
     _step_figures(request, spent, book, constants)
@@ -187,15 +194,10 @@ def _model_figures(request: Request, book: Book) -> None:
     )
 
 
-def _memory_figures(
-    request: Request,
-    layout: Layout,
-    trainer: TrainerMemory,
-    engine: EngineMemory,
-    budget: int,
-    book: Book,
+def _room_figures(
+    request: Request, layout: Layout, trainer: TrainerMemory, budget: int, book: Book
 ) -> None:
-    work = request.workload
+    """What a card has left for training."""
     resident = sum(term.bytes for term in trainer.resident)
     available = book.bytes(
         "trainer.available_bytes_per_gpu",
@@ -218,6 +220,11 @@ def _memory_figures(
         "tokens",
         "as asked, or what fits up to 8,192, and one rollout at the least",
     )
+
+
+def _work_figures(request: Request, book: Book) -> None:
+    """What a step makes, and what sharing prompts spares."""
+    work = request.workload
     rollouts = book.whole(
         "rollout.rollouts_per_step",
         work.rollouts,
@@ -242,14 +249,6 @@ def _memory_figures(
         prompt_length=work.prompt_tokens,
         completion_length=work.completion_tokens,
     )
-    book.whole(
-        "rollout.resident_rollouts_all_engines",
-        engine.resident * layout.replicas,
-        "rollouts",
-        "resident_rollouts x replicas",
-        resident_rollouts=engine.resident,
-        replicas=layout.replicas,
-    )
     prompt, completion, group = work.mean_prompt, work.mean_completion, work.generations
     book.number(
         "trainer.prefix_sharing_gain",
@@ -260,6 +259,18 @@ def _memory_figures(
         G=group,
         P=prompt,
         R=completion,
+    )
+
+
+def _rollout_figures(layout: Layout, engine: EngineMemory, book: Book) -> None:
+    """Of all engines together."""
+    book.whole(
+        "rollout.resident_rollouts_all_engines",
+        engine.resident * layout.replicas,
+        "rollouts",
+        "resident_rollouts x replicas",
+        resident_rollouts=engine.resident,
+        replicas=layout.replicas,
     )
 
 

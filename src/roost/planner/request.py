@@ -171,6 +171,13 @@ class Request:
         return self.convention == "listed"
 
     @property
+    def trained_tokens(self) -> float:
+        """Tokens that the training forward of a step computes, at mean lengths."""
+        work = self.workload
+        prompts = work.prompts if self.training.share_prompts else work.rollouts
+        return prompts * work.mean_prompt + work.rollouts * work.mean_completion
+
+    @property
     def card_bytes(self) -> int:
         """Memory of one card under the convention."""
         card = self.hardware.card

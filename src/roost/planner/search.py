@@ -43,15 +43,10 @@ def ranked(plans: Iterable[Plan], order: Order) -> list[Plan]:
     """Plans by step time, by headroom on the fullest card, or by card-seconds of a step."""
     keys = {
         "time": lambda plan: plan.seconds.total,
-        "headroom": lambda plan: -headroom(plan),
+        "headroom": lambda plan: -plan.headroom_bytes,
         "cost": lambda plan: plan.seconds.total * plan.request.hardware.gpus,
     }
     return sorted(plans, key=keys[order])
-
-
-def headroom(plan: Plan) -> int:
-    """Bytes left on the fullest card."""
-    return plan.request.card_bytes - plan.peak.bytes
 
 
 def smallest(request: Request, constants: Constants = PUBLISHED) -> Plan:
@@ -92,11 +87,15 @@ def compare(
 
 
 def sweep(
-    request: Request, name: Literal["completion_tokens", "generations"], values: Iterable[int]
+    request: Request,
+    name: Literal["completion_tokens", "generations"],
+    values: Iterable[int],
+    constants: Constants = PUBLISHED,
 ) -> list[Plan]:
     """The same request with other lengths or group sizes, each in its own best layout."""
     out = []
     for value in values:
         fields: dict[str, int] = {name: value}
-        out.append(choose(replace(request, workload=replace(request.workload, **fields))))
+        other = replace(request, workload=replace(request.workload, **fields))
+        out.append(choose(other, constants))
     return out

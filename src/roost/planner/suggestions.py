@@ -23,7 +23,6 @@ class Suggestion:
     change: str
     flags: str
     """What to add to the command."""
-    fits: bool
     total_s: float
     gpu_seconds: float
     """Cards times seconds of a step: what a step costs."""
@@ -47,7 +46,7 @@ def suggestions(plan: Plan, constants: Constants = PUBLISHED) -> list[Suggestion
     then its task, then what takes more cards; among equals, the fewest card-seconds a step.
     """
     tried: list[tuple[tuple[float, float], Suggestion]] = []
-    for change in _changes(plan.request, plan):
+    for change in _changes(plan.request, plan, constants):
         try:
             other = choose(change.request, constants)
         except ConfigError:
@@ -57,21 +56,20 @@ def suggestions(plan: Plan, constants: Constants = PUBLISHED) -> list[Suggestion
             continue
         seconds = other.seconds.total
         spent = seconds * other.request.hardware.gpus
-        room = other.request.card_bytes - other.peak.bytes
-        found = Suggestion(change.what, change.flags, True, seconds, spent, room)
+        found = Suggestion(change.what, change.flags, seconds, spent, other.headroom_bytes)
         tried.append(((change.price, spent), found))
     tried.sort(key=lambda pair: pair[0])
     return [found for _, found in tried[:SHOWN]]
 
 
-def _changes(request: Request, plan: Plan) -> Iterator[_Change]:
-    yield from _layout_changes(request)
+def _changes(request: Request, plan: Plan, constants: Constants) -> Iterator[_Change]:
+    yield from _layout_changes(request, constants)
     yield from _training_changes(request)
     yield from _work_changes(request)
     yield from _card_changes(request, plan)
 
 
-def _layout_changes(request: Request) -> Iterator[_Change]:
+def _layout_changes(request: Request, constants: Constants) -> Iterator[_Change]:
     wishes = request.wishes
     if wishes.sleep_level == 0:
         with_sleep = replace(wishes, sleep_level=1)
@@ -83,7 +81,7 @@ def _layout_changes(request: Request) -> Iterator[_Change]:
         )
     if wishes.utilization is not None:
         free = replace(wishes, utilization=None)
-        plan = _quiet(replace(request, wishes=free))
+        plan = _chosen(replace(request, wishes=free), constants)
         if plan is not None:
             share = plan.layout.utilization
             yield _Change(
@@ -121,9 +119,10 @@ def _layout_changes(request: Request) -> Iterator[_Change]:
         )
 
 
-def _quiet(request: Request) -> Plan | None:
+def _chosen(request: Request, constants: Constants) -> Plan | None:
+    """The plan to take; None where the wishes contradict each other."""
     try:
-        return choose(request)
+        return choose(request, constants)
     except ConfigError:
         return None
 

@@ -14,7 +14,7 @@ class Figure:
 
     name: str
     """Its path in the plan's JSON, as in ``rollout.resident_rollouts``."""
-    value: int | float | None
+    value: int | float
     unit: str
     formula: str
     inputs: Mapping[str, Value] = field(default_factory=dict)

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from math import ceil
 
 from roost.planner.book import Book
+from roost.planner.cards import Card
 from roost.planner.constants import Constants
 from roost.planner.engine_memory import (
     BLOCK,
     EngineMemory,
     engine_rollouts,
     max_sequences,
+    served_dtype,
     weight_bytes,
 )
 from roost.planner.links import Traffic
@@ -76,6 +78,11 @@ class Seconds:
         return self.generate + self.logprob + self.train + self.sync + self.sleep_wake
 
 
+def peak_flops(card: Card) -> float:
+    """16-bit operations a second."""
+    return (card.bf16_tflops or DEFAULT_TFLOPS) * 1e12
+
+
 def read_parameters(shape: ModelShape, sequences: float) -> float:
     """Weights that a decode step of so many sequences reads: of the experts, those that any of
     them chose, ``1 - (1 - k/E)^B`` of all."""
@@ -95,9 +102,8 @@ def decode_step(
     """One decode step of ``sequences`` rollouts of mean length ``context``."""
     shape, card, tp = request.model.shape, request.hardware.card, layout.tensor_parallel
     bandwidth = card.bandwidth_gbps * 1e9 * constants.bandwidth_efficiency
-    dtype = request.engine.weight_dtype or request.model.stored
-    width = weight_bytes(shape, _known(dtype)) / shape.parameters
-    flops = (card.bf16_tflops or DEFAULT_TFLOPS) * 1e12
+    width = weight_bytes(shape, served_dtype(request)) / shape.parameters
+    flops = peak_flops(card)
     per_token = shape.kv_elements(int(context), tp) * BYTES[request.engine.cache_dtype]
     eager = request.engine.enforce_eager
     apart = tp > request.hardware.gpus_per_node
@@ -161,9 +167,9 @@ def _generate(
     steps = work.completion_tokens if waves == 1.0 else waves * work.mean_completion
     fixed = max(decode.weights, decode.arithmetic) + decode.launches + decode.allreduce
     grown = rollouts * work.mean_completion * (decode.cache + decode.sequences) / concurrent
-    tflops = request.hardware.card.bf16_tflops or DEFAULT_TFLOPS
     shared = work.prompts / layout.replicas * work.mean_prompt
-    flops = tflops * 1e12 * constants.prefill_efficiency * layout.tensor_parallel
+    peak = peak_flops(request.hardware.card)
+    flops = peak * constants.prefill_efficiency * layout.tensor_parallel
     prefill = 2 * shape.multiplied_parameters * shared / flops
     total = book.number(
         "step.generate_s",
@@ -187,13 +193,6 @@ def _generate(
     return total, decode, passes, concurrent
 
 
-def _tokens(request: Request) -> float:
-    """Tokens that the training forward computes."""
-    work = request.workload
-    prompts = work.prompts if request.training.share_prompts else work.rollouts
-    return prompts * work.mean_prompt + work.rollouts * work.mean_completion
-
-
 def _attention_flops(request: Request) -> float:
     """Of one token, one forward, causal: ``2 * layers * heads * head_dim * length``."""
     shape, work = request.model.shape, request.workload
@@ -204,17 +203,17 @@ def _attention_flops(request: Request) -> float:
 def _logprob(request: Request, layout: Layout, book: Book, constants: Constants) -> float:
     training, shape = request.training, request.model.shape
     passes = training.logprob_passes + (1 if training.beta > 0 else 0)
-    flops = (request.hardware.card.bf16_tflops or DEFAULT_TFLOPS) * 1e12
+    flops = peak_flops(request.hardware.card)
     each = 2 * shape.multiplied_parameters + _attention_flops(request)
     rate = layout.trainer_gpus * flops * constants.forward_mfu
     return book.number(
         "step.logprob_s",
-        passes * each * _tokens(request) / rate,
+        passes * each * request.trained_tokens / rate,
         "s",
         "passes x (2 N + attention) x tokens / (cards x peak x share)",
         constants.source,
         passes=passes,
-        tokens=_tokens(request),
+        tokens=request.trained_tokens,
         multiplied_parameters=shape.multiplied_parameters,
         share_of_peak=constants.forward_mfu,
         trainer_gpus=layout.trainer_gpus,
@@ -232,8 +231,8 @@ def _train(
     each: float = factor * shape.multiplied_parameters
     each += (factor / 2) * _attention_flops(request)
     mfu = constants.full_mfu if full else constants.adapter_mfu
-    flops = (request.hardware.card.bf16_tflops or DEFAULT_TFLOPS) * 1e12
-    tokens = training.passes * _tokens(request)
+    flops = peak_flops(request.hardware.card)
+    tokens = training.passes * request.trained_tokens
     compute = each * tokens / (layout.trainer_gpus * flops * mfu)
     # Gathers overlap with arithmetic; the gradients' all-reduce comes at the end.
     return book.number(
@@ -255,7 +254,7 @@ def _train(
 
 def _sleep_wake(request: Request, layout: Layout, book: Book, constants: Constants) -> float:
     level = layout.sleep_level if layout.mode == "colocate" else 0
-    weights = weight_bytes(request.model.shape, _known(request.model.stored))
+    weights = weight_bytes(request.model.shape, served_dtype(request))
     moved = 2 * weights / layout.tensor_parallel if level == 1 else 0.0
     value = 0.0 if level == 0 else constants.sleep_s + moved / (constants.host_copy_gbps * 1e9)
     return book.number(
@@ -267,7 +266,3 @@ def _sleep_wake(request: Request, layout: Layout, book: Book, constants: Constan
         sleep_level=level,
         host_bytes=moved,
     )
-
-
-def _known(dtype: str) -> str:
-    return dtype if dtype in ("mxfp4", "nf4", *BYTES) else "bfloat16"

@@ -15,7 +15,8 @@ ADAM_STATES = {"adamw": 4 + 4 + 4, "adamw_8bit": 4 + 1 + 1}
 CONTEXT_BYTES = 500_000_000
 """CUDA context and library workspaces of a process."""
 NCCL_BYTES = {1: 0, 2: 358_612_992, 4: 411_041_792}
-"""By cards in the group; more take as much as four."""
+"""By cards in the group; more take as much as four. From aiconfigurator's system files
+(github.com/ai-dynamo/aiconfigurator)."""
 FRAGMENTATION = 0.15
 """Of what comes and goes within a step: reserved over allocated in published logs is 1.15 to 1.5,
 the smaller the fuller the card."""
@@ -58,8 +59,47 @@ def trainer_memory(request: Request, layout: Layout, book: Book, budget: int) ->
     Args:
         budget: Bytes of a card that training may take; bounds the micro-batch that is chosen.
     """
-    shape, training = request.model.shape, request.training
     shards = shards_of(request, layout)
+    states = _states(request, layout, shards, book)
+    resident = _resident(request, layout, states, shards)
+    fixed = sum(term.bytes for term in resident)
+    gathered = tuple(_gathered(request, shards))
+    room = budget - fixed - sum(term.bytes for term in gathered)
+    tokens = _micro_batch(request, layout, room)
+    work = _work(request, tokens, book)
+    working = (*work, *gathered)
+    if not request.listed:
+        loose = int(FRAGMENTATION * sum(term.bytes for term in working))
+        working += (
+            Term("fragmentation", loose, f"{FRAGMENTATION} x what comes and goes", {}, "logs"),
+        )
+    return TrainerMemory(
+        states=states.total,
+        states_per_gpu=states.per_gpu,
+        reference=states.reference,
+        adapter_parameters=states.adapter_parameters,
+        trained=states.trained,
+        activations=work[0].bytes,
+        micro_batch_tokens=tokens,
+        shards=shards,
+        resident=resident,
+        working=working,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _States:
+    """Weights, gradients and optimizer of one copy, in bytes; parameters as counts."""
+
+    total: int
+    per_gpu: int
+    reference: int
+    adapter_parameters: int
+    trained: int
+
+
+def _states(request: Request, layout: Layout, shards: int, book: Book) -> _States:
+    shape, training = request.model.shape, request.training
     full = training.method == "full"
     adapter = 0 if full else shape.adapter_parameters(training.lora_rank, training.lora_targets)
     book.whole(
@@ -100,30 +140,7 @@ def trainer_memory(request: Request, layout: Layout, book: Book, budget: int) ->
         beta=training.beta,
         parameters=shape.parameters,
     )
-    resident = _resident(request, layout, states, reference, shards)
-    fixed = sum(term.bytes for term in resident)
-    gathered = tuple(_gathered(request, shards))
-    room = budget - fixed - sum(term.bytes for term in gathered)
-    tokens = _micro_batch(request, layout, room)
-    work = _work(request, tokens, book)
-    working = (*work, *gathered)
-    if not request.listed:
-        loose = int(FRAGMENTATION * sum(term.bytes for term in working))
-        working += (
-            Term("fragmentation", loose, f"{FRAGMENTATION} x what comes and goes", {}, "logs"),
-        )
-    return TrainerMemory(
-        states,
-        per_gpu,
-        reference,
-        adapter,
-        trained,
-        work[0].bytes,
-        tokens,
-        shards,
-        resident,
-        working,
-    )
+    return _States(states, per_gpu, reference, adapter, trained)
 
 
 def _base_bytes(request: Request) -> int:
@@ -141,19 +158,19 @@ def _state_bytes_each(request: Request) -> int:
     return 2 + 2 + ADAM_STATES[training.optimizer]
 
 
-def _resident(
-    request: Request, layout: Layout, states: int, reference: int, shards: int
-) -> tuple[Term, ...]:
-    terms = [Term("trainer states", -(-states // shards), f"{states:,} B / {shards} shards")]
-    if reference:
-        share = -(-reference // shards)
-        terms.append(Term("reference", share, f"{reference:,} B / {shards} shards"))
+def _resident(request: Request, layout: Layout, states: _States, shards: int) -> tuple[Term, ...]:
+    terms = [Term("trainer states", states.per_gpu, f"{states.total:,} B / {shards} shards")]
+    if states.reference:
+        share = -(-states.reference // shards)
+        terms.append(Term("reference", share, f"{states.reference:,} B / {shards} shards"))
     if not request.listed:
         terms.append(Term("CUDA context", CONTEXT_BYTES, "0.5 GB", {}, "seen 0.3 to 0.5 GB"))
         group = max(size for size in NCCL_BYTES if size <= layout.trainer_gpus)
         if NCCL_BYTES[group]:
             terms.append(
-                Term("NCCL", NCCL_BYTES[group], f"{layout.trainer_gpus} cards", {}, "cards.toml")
+                Term(
+                    "NCCL", NCCL_BYTES[group], f"{layout.trainer_gpus} cards", {}, "aiconfigurator"
+                )
             )
     return tuple(terms)
 

@@ -94,14 +94,6 @@ def prepare(
     )
     shape = shape_from_config(model_config.to_dict())
     dtype = loading.choose_dtype(config.model, shape.parameters)
-    plan = plan_embedded(
-        config,
-        shape,
-        available_bytes=available_bytes(device),
-        dtype_bytes=dtype.itemsize,
-        prompt_tokens=prompts.report.longest,
-        process_bytes=process_bytes(device),
-    )
     return Prepared(
         config=config,
         base_dir=base_dir,
@@ -114,9 +106,26 @@ def prepare(
         prompts=prompts,
         rewards=rewards,
         shape=shape,
-        plan=plan,
+        plan=_plan(config, shape, device, dtype, prompts),
         model_fingerprint=fingerprint(source),
         data_fingerprint=fingerprint_prompts(everything),
+    )
+
+
+def _plan(
+    config: RunConfig,
+    shape: ModelShape,
+    device: torch.device,
+    dtype: torch.dtype,
+    prompts: PromptSets,
+) -> EmbeddedPlan:
+    return plan_embedded(
+        config,
+        shape,
+        available_bytes=available_bytes(device),
+        dtype_bytes=dtype.itemsize,
+        prompt_tokens=prompts.report.longest,
+        process_bytes=process_bytes(device),
     )
 
 
