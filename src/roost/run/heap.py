@@ -5,8 +5,8 @@ in it: glibc gives back only what is free at its end. Trimming after each phase 
 
 It is a part of what a CPU run holds beyond its plan, not all: in 14 steps of
 ``recipes/smollm2-arithmetic.toml`` (``memory/generate_peak_bytes``) the process grew to 1.79 GiB
-with it and to 2.03 GiB without. With ``ONEDNN_PRIMITIVE_CACHE_CAPACITY=32`` besides it was 1.57 GiB,
-so some of the rest is oneDNN's cache of primitives, one for each shape of product.
+with it and to 2.03 GiB without. With ``ONEDNN_PRIMITIVE_CACHE_CAPACITY=32`` besides it was 1.57
+GiB, so some of the rest is oneDNN's cache of primitives, one for each shape of product.
 """
 
 from __future__ import annotations
