@@ -35,12 +35,18 @@ def gradient(trainer: Trainer, groups: Sequence[Group]) -> dict[str, Tensor]:
 def relative_error(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
     """The largest relative difference of any parameter's gradient.
 
-    Relative to the parameter's own gradient, or to a thousandth of the whole gradient where its
-    own is smaller than that: a gradient of nearly 0 has only rounding in it.
+    Relative to the parameter's own gradient in ``one``, the reference, or to a thousandth of the
+    whole gradient where its own is smaller than that: a gradient of nearly 0 has only rounding in
+    it. Where it is exactly 0 (queries and keys of a token that sees itself alone) the difference
+    is the rounding of terms that cancel, and a hundredth is the measure: 1e-5 of that is one
+    float32 rounding of the whole.
     """
     assert one.keys() == other.keys()
     whole = sum(float(g.double().pow(2).sum()) for g in one.values()) ** 0.5
+
+    def scale(own: float) -> float:
+        return max(own, 1e-3 * whole) if own else 1e-2 * whole
+
     return max(
-        float((one[name] - other[name]).norm()) / max(float(one[name].norm()), 1e-3 * whole)
-        for name in one
+        float((one[name] - other[name]).norm()) / scale(float(one[name].norm())) for name in one
     )
