@@ -208,3 +208,30 @@ def test_prompts_that_are_only_evaluated_need_not_fill_a_step() -> None:
 def test_a_held_out_source_is_blamed_by_its_own_name() -> None:
     with pytest.raises(DataError, match=r"^eval\.source = 'no\.jsonl'"):
         load([{"prompt": "a"}], eval={"source": "no.jsonl", "prompts": 2})
+
+
+def test_every_row_of_both_sources_is_tracked(tmp_path: Path) -> None:
+    held_out = tmp_path / "held.jsonl"
+    held_out.write_text('{"prompt": "3+3"}\n')
+    seen: list[list[Any]] = []
+
+    def track(rows: Any) -> Any:
+        seen.append([])
+        for row in rows:
+            seen[-1].append(row["prompt"])
+            yield row
+
+    load_prompts(
+        build_config(
+            {
+                "data": {"prompts_per_step": 1},
+                "rollout": {"max_completion_tokens": 8},
+                "eval": {"source": str(held_out), "prompts": 1},
+            }
+        ),
+        character_tokenizer(),
+        context_length=64,
+        source=[{"prompt": "1+1"}, {"prompt": "2+2"}],
+        track=track,
+    )
+    assert seen == [["1+1", "2+2"], ["3+3"]]

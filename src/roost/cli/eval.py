@@ -16,8 +16,8 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "eval",
         help="mean reward, pass@1 and pass@k on held-out prompts",
-        description="Evaluate a model folder, a hub id, `tiny`, or a run folder (its newest "
-        "checkpoint, on the prompts that the run held out).",
+        description="Evaluate a model folder, an adapter's, a hub id, `tiny`, or a run folder "
+        "(its newest checkpoint, on the prompts that the run held out).",
     )
     parser.add_argument("model", metavar="MODEL_OR_RUN")
     parser.add_argument("--data", help="a prompt source (data.source)")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -63,6 +63,10 @@ class PromptSets:
     report: PromptReport
 
 
+Track = Callable[[Sequence[Row]], Iterable[Row]]
+"""Hands on the rows it is given, one by one, and shows how far it is."""
+
+
 def load_prompts(
     config: RunConfig,
     tokenizer: Any,
@@ -71,7 +75,7 @@ def load_prompts(
     base_dir: Path | None = None,
     source: Any = None,
     training: bool = True,
-    on_row: Callable[[], None] = lambda: None,
+    track: Track = iter,
 ) -> PromptSets:
     """Read, tokenise, check and split the prompts of a run.
 
@@ -82,14 +86,28 @@ def load_prompts(
         base_dir: Where relative paths start.
         source: A Python object in place of ``data.source``.
         training: Whether prompts must be left to train on.
-        on_row: Called after each row, for a progress bar.
+        track: Shows progress over the rows.
 
     Raises:
         DataError: something is wrong with the data or its length budget, by name.
     """
     budget = prompt_budget(config, context_length)
     formatter = ChatFormatter(tokenizer, config.data, base_dir or Path.cwd())
-    encoder = _Encoder(formatter, config.data, budget, on_row)
+    encoder = _Encoder(formatter, config.data, budget, track)
+    train, held_out = _read_sets(config, encoder, base_dir, source)
+    seen = {prompt.token_ids for prompt in held_out}
+    kept = [prompt for prompt in train if prompt.token_ids not in seen]
+    repeated = len(train) - len(kept)
+    _check_some(kept, held_out, encoder)
+    if training:
+        _check_enough(kept, held_out, config, encoder, repeated=repeated)
+    return PromptSets(kept, held_out, _report(kept, held_out, encoder, repeated))
+
+
+def _read_sets(
+    config: RunConfig, encoder: _Encoder, base_dir: Path | None, source: Any
+) -> tuple[list[Prompt], list[Prompt]]:
+    """Prompts to train on and held-out ones, from two sources or by a split of one."""
     rows = read_rows(
         config.data.source if source is None else source,
         options=config.data.options,
@@ -98,36 +116,34 @@ def load_prompts(
         base_dir=base_dir,
     )
     prompts = encoder.encode(rows, first_id=0)
-    if config.eval.source is not None and config.eval.prompts:
-        held_rows = read_rows(
-            config.eval.source,
-            options=config.eval.options,
-            split=config.data.split,
-            limit=config.eval.prompts,
-            base_dir=base_dir,
-            section="eval",
-        )
-        train, held_out = prompts, encoder.encode(held_rows, first_id=len(rows))
-    else:
-        train, held_out = _split(prompts, config.eval.prompts, config.seed)
-    seen = {prompt.token_ids for prompt in held_out}
-    kept = [prompt for prompt in train if prompt.token_ids not in seen]
-    _check_some(kept, held_out, encoder)
-    if training:
-        _check_enough(kept, held_out, config, encoder, repeated=len(train) - len(kept))
-    lengths = [len(prompt.token_ids) for prompt in [*kept, *held_out]]
-    report = PromptReport(
-        train=len(kept),
+    if config.eval.source is None or not config.eval.prompts:
+        return _split(prompts, config.eval.prompts, config.seed)
+    held_rows = read_rows(
+        config.eval.source,
+        options=config.eval.options,
+        split=config.data.split,
+        limit=config.eval.prompts,
+        base_dir=base_dir,
+        section="eval",
+    )
+    return prompts, encoder.encode(held_rows, first_id=len(rows))
+
+
+def _report(
+    train: Sequence[Prompt], held_out: Sequence[Prompt], encoder: _Encoder, repeated: int
+) -> PromptReport:
+    lengths = [len(prompt.token_ids) for prompt in [*train, *held_out]]
+    return PromptReport(
+        train=len(train),
         held_out=len(held_out),
         dropped=encoder.dropped,
         truncated=encoder.truncated,
-        repeated=len(train) - len(kept),
-        budget=budget,
+        repeated=repeated,
+        budget=encoder.budget,
         shortest=min(lengths),
         mean=fmean(lengths),
         longest=max(lengths),
     )
-    return PromptSets(kept, held_out, report)
 
 
 def prompt_budget(config: RunConfig, context_length: int) -> int:
@@ -162,23 +178,22 @@ class _Encoder:
         formatter: ChatFormatter,
         config: DataConfig,
         budget: int,
-        on_row: Callable[[], None],
+        track: Track,
     ) -> None:
         self._formatter = formatter
         self._config = config
         self.budget = budget
-        self._on_row = on_row
+        self._track = track
         self.dropped = 0
         self.shortest_dropped = 0
         self.truncated = 0
 
     def encode(self, rows: Sequence[Row], first_id: int) -> list[Prompt]:
         prompts = []
-        for number, row in enumerate(rows):
+        for number, row in enumerate(self._track(rows)):
             prompt = self._encode_row(row, number + 1, first_id + number)
             if prompt is not None:
                 prompts.append(prompt)
-            self._on_row()
         return prompts
 
     def _encode_row(self, row: Row, number: int, prompt_id: int) -> Prompt | None:

@@ -97,7 +97,7 @@ def _check_folder(folder: Path) -> None:
             f"model.path = '{folder}' holds no config.json, so it is not a model. Give the folder "
             f"that save_pretrained wrote{_inner_model(folder)}."
         )
-    _read_json(folder / "config.json")
+    read_json(folder / "config.json")
     if not any(folder.glob("*.safetensors")):
         others = sorted(p.name for p in folder.glob("*.bin"))
         found = (
@@ -118,7 +118,12 @@ def _inner_model(folder: Path) -> str:
     return f", such as '{inner}'" if inner is not None else ""
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in one of a model's JSON files.
+
+    Raises:
+        ModelError: it cannot be read, or is not a JSON object.
+    """
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -156,7 +161,7 @@ def _weight_files(folder: Path) -> list[Path]:
     index = folder / _INDEX
     if (folder / "model.safetensors").is_file() or not index.is_file():
         return sorted(folder.glob("*.safetensors"))
-    named = sorted(set(_read_json(index).get("weight_map", {}).values()))
+    named = sorted(set(read_json(index).get("weight_map", {}).values()))
     for name in named:
         if not (folder / name).is_file():
             raise ModelError(

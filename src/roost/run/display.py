@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from rich.console import Console
 from rich.markup import escape
@@ -17,6 +17,8 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+
+T = TypeVar("T")
 
 
 class Display(Protocol):
@@ -149,6 +151,17 @@ class TerminalDisplay:
     def _is_tenth(self) -> bool:
         every = max(1, self._plain_total // 10)
         return self._plain_done % every == 0 or self._plain_done == self._plain_total
+
+
+def track(display: Display, what: str, items: Sequence[T]) -> Iterator[T]:
+    """The items, one by one, beside a bar."""
+    display.begin(what, len(items))
+    try:
+        for item in items:
+            yield item
+            display.advance()
+    finally:
+        display.end()
 
 
 def step_line(metrics: Mapping[str, float]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from roost.config import RunConfig
 from roost.config.loading import build_config, load_config, quickstart_mapping
 from roost.errors import ConfigError, DataError, ModelError
-from roost.model.source import HUB_ID, near_folder
+from roost.model.source import HUB_ID, near_folder, read_json
 from roost.run import checkpoint
 from roost.run.display import Display
 from roost.run.evaluation import EvalResult, evaluate
@@ -19,6 +19,7 @@ from roost.run.interrupts import StopSwitch
 from roost.run.launch import PythonObjects
 from roost.run.prepare import prepare
 from roost.run.session import build_engine, build_pool, load_policy, training_sampling
+from roost.training.adapters import ADAPTER_CONFIG
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,8 @@ class Subject:
     base_dir: Path
     run: RunFolder | None
     """The run whose newest checkpoint is evaluated; None evaluates the model as it is."""
+    adapter: Path | None = None
+    """A saved adapter to put on the model."""
 
 
 def config_for_model(model: str, sections: Mapping[str, Any], base_dir: Path) -> Subject:
@@ -40,25 +43,47 @@ def config_for_model(model: str, sections: Mapping[str, Any], base_dir: Path) ->
     if folder.is_run:
         config = load_config(folder.config, base=sections)
         return Subject(config, base_dir_of(folder), folder)
-    _check_there(Path(model).expanduser())
+    path = Path(model).expanduser()
+    _check_there(path)
     mapping = dict(quickstart_mapping()) if model == "tiny" else {}
     table = sections.get("model", {})
     mapping.update(sections)
-    mapping["model"] = {**(table if isinstance(table, Mapping) else {}), "path": model}
+    named = table if isinstance(table, Mapping) else {}
+    if _is_adapter(path):
+        mapping["model"] = {"path": _base_of(path), "tokenizer": _tokenizer_of(path), **named}
+        return Subject(build_config(mapping), base_dir, None, adapter=path)
+    mapping["model"] = {**named, "path": model}
     return Subject(build_config(mapping), base_dir, None)
+
+
+def _is_adapter(folder: Path) -> bool:
+    return (folder / ADAPTER_CONFIG).is_file() and not (folder / "config.json").exists()
+
+
+def _base_of(folder: Path) -> str:
+    """The model that an adapter was trained on, by its own word."""
+    base = read_json(folder / ADAPTER_CONFIG).get("base_model_name_or_path")
+    if not isinstance(base, str) or not base:
+        raise ModelError(
+            f"'{folder / ADAPTER_CONFIG}' names no base_model_name_or_path. Name the base model: "
+            "--set model.path=..."
+        )
+    return base
+
+
+def _tokenizer_of(folder: Path) -> str | None:
+    """The one saved beside an adapter, or else None: the base model's."""
+    return str(folder) if (folder / "tokenizer_config.json").is_file() else None
 
 
 def _check_there(folder: Path) -> None:
     """Say of what is on disk that it is neither a model nor a run; a hub id is not on disk."""
     name = f"MODEL_OR_RUN = '{folder}'"
-    if folder.is_dir() and not (folder / "config.json").exists():
-        if (folder / "adapter_config.json").exists():
-            raise ModelError(
-                f"{name} holds an adapter. Evaluate its run folder, '{folder.parent}'."
-            )
+    if folder.is_dir() and not (folder / "config.json").exists() and not _is_adapter(folder):
         raise ModelError(
             f"{name} holds neither config.toml, as a run folder does, nor config.json, as a model "
-            "does. Give a run folder, a model's folder, a hub id, or 'tiny'."
+            f"does, nor {ADAPTER_CONFIG}. Give a run folder, a model's folder, an adapter's, a hub "
+            "id, or 'tiny'."
         )
     if not folder.is_dir() and str(folder) != "tiny" and not HUB_ID.match(str(folder)):
         near = near_folder(str(folder))
@@ -87,6 +112,7 @@ def evaluate_model(
     prepared = prepare(
         subject.config,
         subject.base_dir,
+        display,
         data=objects.data,
         reward_functions=objects.functions,
         training=False,
@@ -98,7 +124,7 @@ def evaluate_model(
     if subject.run is not None and checkpoint.steps(subject.run.checkpoints):
         point = checkpoint.load(subject.run.checkpoints)
         checkpoint.check_inputs(point, model=prepared.model_fingerprint)
-    policy = load_policy(prepared)
+    policy = load_policy(prepared, subject.adapter)
     if point is not None:
         checkpoint.restore_weights(policy.trainable_parameters(), point.weights)
         policy.version = point.state["policy_version"]

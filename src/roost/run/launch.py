@@ -41,7 +41,9 @@ def start_run(
     """Prepare a new run, make its folder, and train."""
     root = Path(config.output.folder or default_folder(config.model.path, datetime.now()))
     check_new(root)
-    prepared = prepare(config, base_dir, data=objects.data, reward_functions=objects.functions)
+    prepared = prepare(
+        config, base_dir, display, data=objects.data, reward_functions=objects.functions
+    )
     announce(prepared, display)
     if not force:
         prepared.plan.require_fit()
@@ -60,7 +62,7 @@ def check_run(config: RunConfig, base_dir: Path, display: Display) -> Prepared:
     """
     if config.output.folder is not None:
         check_new(Path(config.output.folder))
-    prepared = prepare(config, base_dir)
+    prepared = prepare(config, base_dir, display)
     announce(prepared, display)
     prepared.plan.require_fit()
     return prepared
@@ -106,7 +108,7 @@ def check_resume(
     """
     config = resumed_config(target, overrides, recipe)
     prepared = prepare(
-        config, base_dir_of(target), data=objects.data, reward_functions=objects.functions
+        config, base_dir_of(target), display, data=objects.data, reward_functions=objects.functions
     )
     point = None
     if checkpoint.steps(target.checkpoints) or from_step is not None:

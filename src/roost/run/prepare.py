@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from roost.planner.embedded import EmbeddedPlan, plan_embedded
 from roost.planner.model_config import shape_from_config
 from roost.planner.model_shape import ModelShape
 from roost.rewards import Reward, check_columns, load_rewards
+from roost.run.display import Display, track
 from roost.run.ledger import available_bytes, process_bytes
 from roost.run.metrics import check_trackers
 from roost.samples import Prompt
@@ -50,6 +52,7 @@ class Prepared:
 def prepare(
     config: RunConfig,
     base_dir: Path,
+    display: Display,
     *,
     data: Any = None,
     reward_functions: dict[str, Any] | None = None,
@@ -60,6 +63,7 @@ def prepare(
     Args:
         config: The run.
         base_dir: Where relative paths of data and reward files start.
+        display: Shows how far reading the prompts is.
         data: Prompts given as a Python object, in place of ``data.source``.
         reward_functions: Python functions by the name that ``rewards.functions`` uses for them.
         training: Whether it will be trained, or only evaluated.
@@ -84,6 +88,7 @@ def prepare(
         base_dir=base_dir,
         source=data,
         training=training,
+        track=partial(track, display, "reading prompts"),
     )
     everything = [*prompts.train, *prompts.held_out]
     check_columns(rewards, everything)

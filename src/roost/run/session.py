@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from roost.config.loading import dump_toml
@@ -18,7 +19,7 @@ from roost.run.folder import RunFolder, write_json
 from roost.run.ledger import Ledger
 from roost.run.metrics import MetricsLog, Tracker, open_trackers
 from roost.run.prepare import Prepared
-from roost.training.adapters import add_adapter
+from roost.training.adapters import add_adapter, load_adapter
 from roost.training.trainer import Trainer
 
 
@@ -135,13 +136,15 @@ def open_session(prepared: Prepared, folder: RunFolder, point: Checkpoint | None
     return session
 
 
-def load_policy(prepared: Prepared) -> Policy:
-    """The policy, its adapter added where the run trains one."""
+def load_policy(prepared: Prepared, adapter: Path | None = None) -> Policy:
+    """The policy: with the saved adapter that is given, or a new one where the run trains one."""
     config = prepared.config
     module = loading.load_module(
         prepared.source, prepared.model_config, prepared.dtype, prepared.device
     )
-    if config.train.method == "lora":
+    if adapter is not None:
+        module = load_adapter(module, adapter)
+    elif config.train.method == "lora":
         module = add_adapter(module, config.lora, seed=config.seed)
     return Policy(module)
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
 from peft import LoraConfig as PeftLoraConfig
-from peft import get_peft_model
+from peft import PeftModel, get_peft_model
 from torch import nn
 
 from roost.config import LoraConfig
 from roost.errors import ModelError, did_you_mean
+
+ADAPTER_CONFIG = "adapter_config.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
 
 
 def add_adapter(model: nn.Module, config: LoraConfig, seed: int) -> Any:
@@ -39,6 +43,31 @@ def add_adapter(model: nn.Module, config: LoraConfig, seed: int) -> Any:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         adapted = get_peft_model(model, peft_config, autocast_adapter_dtype=False)
+    adapted.eval()
+    return adapted
+
+
+def load_adapter(model: nn.Module, folder: Path) -> Any:
+    """A ``PeftModel`` around the model, with an adapter that was saved; nothing of it trains.
+
+    Args:
+        model: The base model of the adapter.
+        folder: What ``save_pretrained`` wrote.
+
+    Raises:
+        ModelError: it holds no safetensors weights, or those of another model.
+    """
+    if not (folder / ADAPTER_WEIGHTS).is_file():
+        raise ModelError(
+            f"'{folder}' holds no {ADAPTER_WEIGHTS}, the only kind of adapter weights read."
+        )
+    try:
+        adapted = PeftModel.from_pretrained(model, folder, autocast_adapter_dtype=False)
+    except (RuntimeError, ValueError) as error:
+        raise ModelError(
+            f"the adapter in '{folder}' does not fit its base model: {str(error).splitlines()[0]} "
+            "Give the model that it was trained on: --set model.path=..."
+        ) from error
     adapted.eval()
     return adapted
 
