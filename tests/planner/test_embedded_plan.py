@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from roost.config.loading import build_config, merge
 from roost.errors import ConfigError
 from roost.planner.embedded import (
-    DEFAULT_MICRO_BATCH_TOKENS,
     HEADROOM,
+    MICRO_BATCH_TOKENS,
     EmbeddedPlan,
     plan_embedded,
     slot,
@@ -83,7 +83,7 @@ def test_room_for_all_samples_where_there_is_room() -> None:
     made = plan(prompt=256, rollout={"max_completion_tokens": 512}, eval={"prompts": 0})
     assert made.cache_bytes == 2 * KV_TOKEN * (8 * 256 + 64 * 512)
     assert made.resident_rollouts == made.rollouts_per_step == 64
-    assert made.micro_batch_tokens == DEFAULT_MICRO_BATCH_TOKENS
+    assert made.micro_batch_tokens == MICRO_BATCH_TOKENS["cpu"]
     assert made.fits
 
 
@@ -110,6 +110,41 @@ def test_the_process_is_counted_in_need_and_room() -> None:
     without, with_process = plan(), plan(process=5 * GIB)
     assert with_process.peak.bytes - without.peak.bytes == 5 * GIB
     assert with_process.available_bytes - without.available_bytes == 5 * GIB
+
+
+def test_activations_are_kept_where_there_is_room() -> None:
+    """28 layers of 73,728 B a token take 3.9 GiB at 2,048 tokens, beside 10 GiB of states."""
+    roomy, tight = plan(available=17 * GIB), plan(available=15 * GIB)
+    assert not roomy.gradient_checkpointing
+    assert tight.gradient_checkpointing
+    assert tight.micro_batch_tokens == roomy.micro_batch_tokens
+    asked = plan(available=80 * GIB, train={"gradient_checkpointing": True})
+    assert asked.gradient_checkpointing
+
+
+def test_a_run_goes_on_with_what_was_chosen() -> None:
+    """With less memory free, a resumed run would choose otherwise, and round otherwise."""
+    config = build_config({})
+    before = plan_embedded(config, QWEN, available_bytes=80 * GIB, dtype_bytes=2, prompt_tokens=100)
+    resolved = before.resolve(config)
+    after = plan_embedded(
+        resolved, QWEN, available_bytes=14 * GIB, dtype_bytes=2, prompt_tokens=100
+    )
+    assert after.micro_batch_tokens == before.micro_batch_tokens
+    assert after.gradient_checkpointing == before.gradient_checkpointing
+    assert before.resolve(resolved) == resolved
+
+
+def test_a_gpu_takes_larger_micro_batches() -> None:
+    on_gpu = plan_embedded(
+        build_config({}),
+        QWEN,
+        available_bytes=80 * GIB,
+        dtype_bytes=2,
+        prompt_tokens=100,
+        device="cuda",
+    )
+    assert on_gpu.micro_batch_tokens == MICRO_BATCH_TOKENS["cuda"]
 
 
 def test_checkpointing_saves_activations() -> None:
@@ -154,7 +189,7 @@ configs = st.fixed_dictionaries(
         "train": st.fixed_dictionaries(
             {
                 "method": st.sampled_from(["full", "lora"]),
-                "gradient_checkpointing": st.booleans(),
+                "gradient_checkpointing": st.sampled_from([None, False, True]),
             }
         ),
         "rollout": st.fixed_dictionaries(
@@ -182,9 +217,10 @@ def least(sections: dict[str, Any], prompt: int, dtype_bytes: int) -> dict[str, 
     """The same run with room for one sample at a time."""
     completion = sections["rollout"]["max_completion_tokens"]
     cache = dtype_bytes * KV_TOKEN * (slot(prompt) + slot(completion))
+    recompute = sections["train"]["gradient_checkpointing"] is not False
     changes = {
         "rollout": {"cache_bytes": cache},
-        "train": {"micro_batch_tokens": prompt + completion},
+        "train": {"micro_batch_tokens": prompt + completion, "gradient_checkpointing": recompute},
     }
     return merge(sections, changes)
 
@@ -203,9 +239,13 @@ def test_memory_that_is_there_is_used(sections: dict[str, Any], machine: Any) ->
     """A chosen micro-batch or cache is small only where a larger one would not fit."""
     made = plan(**sections, **machine)
     assume(made.fits)
-    if made.micro_batch_tokens < DEFAULT_MICRO_BATCH_TOKENS:
+    if made.micro_batch_tokens < MICRO_BATCH_TOKENS["cpu"]:
         larger = {"micro_batch_tokens": int(1.05 * made.micro_batch_tokens) + 1}
         assert not plan(**merge(sections, {"train": larger}), **machine).fits
+    if made.gradient_checkpointing and sections["train"]["gradient_checkpointing"] is None:
+        tokens = max(made.micro_batch_tokens, MICRO_BATCH_TOKENS["cpu"])
+        kept = {"gradient_checkpointing": False, "micro_batch_tokens": tokens}
+        assert not plan(**merge(sections, {"train": kept}), **machine).fits
     if made.resident_rollouts < made.rollouts_per_step:
         larger = {"cache_bytes": int(1.05 * made.cache_bytes) + machine["dtype_bytes"] * KV_TOKEN}
         more = plan(**merge(sections, {"rollout": larger}), **machine)
@@ -231,7 +271,10 @@ def test_each_change_saves_what_it_says(sections: dict[str, Any], machine: Any) 
         sections,
         {
             "rollout": {"cache_bytes": before.cache_bytes},
-            "train": {"micro_batch_tokens": before.micro_batch_tokens},
+            "train": {
+                "micro_batch_tokens": before.micro_batch_tokens,
+                "gradient_checkpointing": before.gradient_checkpointing,
+            },
         },
     )
     for change, saved in before.shorter_bytes:
@@ -241,7 +284,7 @@ def test_each_change_saves_what_it_says(sections: dict[str, Any], machine: Any) 
         else:
             name, _, value = change.partition(" = ")
             section, _, field = name.partition(".")
-            new = value.strip("'") if "'" in value else int(value)
+            new = value.strip("'") if "'" in value else json.loads(value)
             changed = merge(held, {section: {field: new}})
         after = plan(**changed, **settings_)
         [then] = [phase for phase in after.phases if phase.name == before.peak.name]

@@ -256,8 +256,9 @@ class TrainConfig(Section):
     micro_batch_tokens: int | None = Field(None, ge=1)
     """Tokens of one forward and backward: the bound on training memory. By default from the
     memory plan."""
-    gradient_checkpointing: bool = True
-    """Recompute layer activations in the backward pass: less memory, a third more arithmetic."""
+    gradient_checkpointing: bool | None = None
+    """Recompute layer activations in the backward pass: less memory, a third more arithmetic. By
+    default only where the memory plan finds no room to keep them."""
 
 
 class OutputConfig(Section):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -19,8 +20,9 @@ from roost.planner.terms import Phase, Term, gib
 
 HEADROOM = 0.9
 """Share of the available memory that a plan may use."""
-DEFAULT_MICRO_BATCH_TOKENS = 8192
-"""A larger micro-batch is no faster; where memory is short, a smaller one is chosen."""
+MICRO_BATCH_TOKENS = {"cpu": 2048, "cuda": 8192}
+"""Tokens from which a larger micro-batch is no faster, by kind of device. Where memory is short,
+activations are recomputed at first, and then a smaller micro-batch is chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,8 @@ class EmbeddedPlan:
     """What one sample needs of it."""
     micro_batch_tokens: int
     """Tokens of one forward and backward."""
+    gradient_checkpointing: bool
+    """Whether the backward computes activations again."""
     resident_rollouts: int
     """Samples decoded at once."""
     rollouts_per_step: int
@@ -83,13 +87,24 @@ class EmbeddedPlan:
             f"{changes or 'a smaller model'}. Start it all the same with --force."
         )
 
+    def resolve(self, config: RunConfig) -> RunConfig:
+        """The configuration with what was chosen for training, which a resumed run needs again:
+        the order of sums depends on it."""
+        chosen = {
+            "micro_batch_tokens": self.micro_batch_tokens,
+            "gradient_checkpointing": self.gradient_checkpointing,
+        }
+        return config.model_copy(update={"train": config.train.model_copy(update=chosen)})
+
     def short(self) -> list[str]:
         """The plan in a few lines."""
         phases = ", ".join(f"{phase.name} {gib(phase.bytes)}" for phase in self.phases)
+        activations_are = "recomputed" if self.gradient_checkpointing else "kept"
         return [
             f"{phases}; {gib(self.available_bytes)} available",
             f"{self.resident_rollouts} of {self.rollouts_per_step} samples decode at once; "
-            f"micro-batches of {self.micro_batch_tokens:,} tokens; sharing prompts saves up to "
+            f"micro-batches of {self.micro_batch_tokens:,} tokens, activations "
+            f"{activations_are}; sharing prompts saves up to "
             f"{self.prefix_gain:.2f}x training tokens",
         ]
 
@@ -111,6 +126,7 @@ def plan_embedded(
     dtype_bytes: int,
     prompt_tokens: int,
     process_bytes: int = 0,
+    device: str = "cpu",
 ) -> EmbeddedPlan:
     """Plan a run on one device.
 
@@ -121,11 +137,12 @@ def plan_embedded(
         dtype_bytes: Of the working precision: 2 or 4.
         prompt_tokens: The longest prompt.
         process_bytes: What the process holds already; counted in every phase.
+        device: Its kind, ``cpu`` or ``cuda``.
     """
     sizes = _Sizes(config, shape, dtype_bytes, prompt_tokens, process_bytes)
     usable = int(HEADROOM * available_bytes) + process_bytes
     cache = config.rollout.cache_bytes or sizes.default_cache(usable)
-    micro = config.train.micro_batch_tokens or sizes.default_micro_batch(usable)
+    sizes.recompute, micro = sizes.training_shape(usable, MICRO_BATCH_TOKENS[device])
     phases = (sizes.generate_phase(cache), sizes.train_phase(micro))
     lengths = prompt_tokens, config.rollout.max_completion_tokens, config.rollout.generations
     prompt, completion, generations = lengths
@@ -135,6 +152,7 @@ def plan_embedded(
         cache_bytes=cache,
         least_cache_bytes=sizes.least_cache(),
         micro_batch_tokens=micro,
+        gradient_checkpointing=sizes.recompute,
         resident_rollouts=sizes.resident_rollouts(cache),
         rollouts_per_step=sizes.rollouts,
         trainable_parameters=sizes.trainable,
@@ -165,6 +183,7 @@ class _Sizes:
         )
         self.trainable = self.adapter or shape.parameters
         self.kv_token = shape.kv_elements_per_token() * dtype_bytes
+        self.recompute = bool(config.train.gradient_checkpointing)
 
     def generate_phase(self, cache: int) -> Phase:
         """All that is held while samples are decoded with so many bytes of cache."""
@@ -198,10 +217,9 @@ class _Sizes:
 
     def train(self, micro: int) -> Iterator[Term]:
         """What a forward and backward of ``micro`` tokens holds besides."""
-        recompute = self.config.train.gradient_checkpointing
         size = self.shape, self.dtype_bytes
-        per_token = activations.token_bytes(*size, checkpointing=recompute)
-        formula = activations.formula(*size, micro, checkpointing=recompute)
+        per_token = activations.token_bytes(*size, checkpointing=self.recompute)
+        formula = activations.formula(*size, micro, checkpointing=self.recompute)
         yield Term("activations", micro * per_token, formula)
         group = self.prompt + self.config.rollout.generations * self.completion
         if micro and micro < group:
@@ -247,12 +265,28 @@ class _Sizes:
         """Cache of samples that share no prompt."""
         return self.kv_token * samples * (slot(self.prompt) + slot(self.completion))
 
-    def default_micro_batch(self, usable: int) -> int:
-        """The most tokens that fit, up to the default; room for one sample at the least."""
+    def training_shape(self, usable: int, wanted: int) -> tuple[bool, int]:
+        """Whether to recompute activations, and tokens of a micro-batch.
+
+        What is asked for, or else the fastest that fits: ``wanted`` tokens with activations kept,
+        as many recomputed, and at the last fewer, with room for one sample at the least.
+        """
+        train = self.config.train
         least = self.prompt + self.completion
-        return _most(
-            least, DEFAULT_MICRO_BATCH_TOKENS, usable, lambda micro: self.train_phase(micro).bytes
-        )
+        wanted = train.micro_batch_tokens or max(wanted, least)
+        recompute = train.gradient_checkpointing
+        if recompute is None:
+            recompute = self._recomputing(False).train_phase(wanted).bytes > usable
+        if train.micro_batch_tokens:
+            return recompute, wanted
+        sizes = self._recomputing(recompute)
+        micro = _most(least, wanted, usable, lambda micro: sizes.train_phase(micro).bytes)
+        return recompute, micro
+
+    def _recomputing(self, recompute: bool) -> _Sizes:
+        sizes = copy(self)
+        sizes.recompute = recompute
+        return sizes
 
     def savings(
         self, phases: tuple[Phase, ...], micro: int, cache: int
@@ -260,8 +294,13 @@ class _Sizes:
         """The three changes that save most in the largest phase."""
         peak = max(phases, key=lambda phase: phase.bytes)
         changes = [("train.method = 'lora'", self._with_adapter(), cache, micro)]
+        if not self.recompute:
+            changes.append(
+                ("train.gradient_checkpointing = true", self._recomputing(True), cache, micro)
+            )
         if self.dtype_bytes == 4:
             half = _Sizes(self.config, self.shape, 2, self.prompt, self.process)
+            half.recompute = self.recompute
             changes.append(("model.dtype = 'bfloat16'", half, cache, micro))
         if peak.name == "generate":
             least = self._flat_bytes(1)
@@ -280,7 +319,9 @@ class _Sizes:
     def _with_adapter(self) -> _Sizes:
         train = self.config.train.model_copy(update={"method": "lora"})
         config = self.config.model_copy(update={"train": train})
-        return _Sizes(config, self.shape, self.dtype_bytes, self.prompt, self.process)
+        sizes = _Sizes(config, self.shape, self.dtype_bytes, self.prompt, self.process)
+        sizes.recompute = self.recompute
+        return sizes
 
 
 def _most(least: int, wanted: int, usable: int, needed: Callable[[int], int]) -> int:

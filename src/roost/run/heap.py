@@ -1,20 +1,35 @@
-"""Memory that the C library keeps after it was freed.
+"""Memory that libraries keep beyond what tensors hold, on a CPU.
 
-On a CPU, tensors of a few megabytes come from the heap, and steps of ever other lengths leave holes
-in it: glibc gives back only what is free at its end. Trimming after each phase gives back the rest.
-
-It is a part of what a CPU run holds beyond its plan, not all: in 14 steps of
-``recipes/smollm2-arithmetic.toml`` (``memory/generate_peak_bytes``) the process grew to 1.79 GiB
-with it and to 2.03 GiB without. With ``ONEDNN_PRIMITIVE_CACHE_CAPACITY=32`` besides it was 1.57
-GiB, so some of the rest is oneDNN's cache of primitives, one for each shape of product.
+Two things make the process of a run grow with its steps. Tensors of a few megabytes come from the
+heap, and steps of ever other lengths leave holes in it: glibc gives back only what is free at its
+end, and ``trim`` gives back the rest after each phase. And decode batches and packs have ever other
+widths, for each of which oneDNN compiles its products anew: about 0.7 MB each, of which oneDNN
+keeps 1,024 and torch as many again. 599 widths of one bfloat16 product leave 420 MiB behind, and 60
+within ``bound_primitives`` (``tests/run/test_heap.py``).
 """
 
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from collections.abc import Callable
 from functools import cache
+
+PRIMITIVES = 64
+"""Compiled products to keep: those of one pack's forward and backward are about 30, those of a
+decode step 6."""
+_CAPACITIES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
+"""Of oneDNN's cache and of the one that torch has before it (ideep, ``lru_cache.hpp``)."""
+
+
+def bound_primitives() -> None:
+    """Have oneDNN and torch keep few compiled products, unless the environment says how many.
+
+    They look at the first product, so this comes before any.
+    """
+    for variable in _CAPACITIES:
+        os.environ.setdefault(variable, str(PRIMITIVES))
 
 
 def trim() -> None:

@@ -150,8 +150,16 @@ def announce(prepared: Prepared, display: Display) -> None:
         display.say(f"plan    {line}")
 
 
-RESUME_MAY_CHANGE = ("train.steps", "output.", "rollout.cache_bytes", "rewards.workers")
-"""Fields that a resumed run may set anew: none of them alters what a step computes."""
+RESUME_MAY_CHANGE = (
+    "train.steps",
+    "train.micro_batch_tokens",
+    "train.gradient_checkpointing",
+    "output.",
+    "rollout.cache_bytes",
+    "rewards.workers",
+)
+"""Fields that a resumed run may set anew: none of them alters what a step computes. Micro-batches
+alter the order of its sums, and so its last bits."""
 
 
 def resumed_config(

@@ -22,6 +22,7 @@ from roost.planner.model_config import shape_from_config
 from roost.planner.model_shape import ModelShape
 from roost.rewards import Reward, check_columns, load_rewards
 from roost.run.display import Display, track
+from roost.run.heap import bound_primitives
 from roost.run.ledger import available_bytes, process_bytes
 from roost.run.metrics import check_trackers
 from roost.samples import Prompt
@@ -34,6 +35,7 @@ class Prepared:
     """A run that has passed every check that needs no weights."""
 
     config: RunConfig
+    """As given, and what the plan chose for training."""
     base_dir: Path
     source: ModelSource
     model_config: Any
@@ -71,6 +73,7 @@ def prepare(
     Raises:
         RoostError: the first thing that is wrong, by name.
     """
+    bound_primitives()
     check_trackers(config.output.trackers)
     device = loading.choose_device(config.model)
     if training:
@@ -99,8 +102,9 @@ def prepare(
     )
     shape = shape_from_config(model_config.to_dict())
     dtype = loading.choose_dtype(config.model, shape.parameters)
+    plan = _plan(config, shape, device, dtype, prompts)
     return Prepared(
-        config=config,
+        config=plan.resolve(config),
         base_dir=base_dir,
         source=source,
         model_config=model_config,
@@ -111,7 +115,7 @@ def prepare(
         prompts=prompts,
         rewards=rewards,
         shape=shape,
-        plan=_plan(config, shape, device, dtype, prompts),
+        plan=plan,
         model_fingerprint=fingerprint(source),
         data_fingerprint=fingerprint_prompts(everything),
     )
@@ -131,6 +135,7 @@ def _plan(
         dtype_bytes=dtype.itemsize,
         prompt_tokens=prompts.report.longest,
         process_bytes=process_bytes(device),
+        device=device.type,
     )
 
 
