@@ -4,8 +4,8 @@ Two things make the process of a run grow with its steps. Tensors of a few megab
 heap, and steps of ever other lengths leave holes in it: glibc gives back only what is free at its
 end, and ``trim`` gives back the rest after each phase. And decode batches and packs have ever other
 widths, for each of which oneDNN compiles its products anew: about 0.7 MB each, of which oneDNN
-keeps 1,024 and torch as many again. 599 widths of one bfloat16 product leave 420 MiB behind, and 60
-within ``bound_primitives`` (``tests/run/test_heap.py``).
+keeps 1,024 and torch as many again. 599 widths of one bfloat16 product leave 240 MiB or more behind
+when trimmed, and 40 MiB where they are bounded (``tests/run/test_heap.py``).
 """
 
 from __future__ import annotations
