@@ -137,6 +137,17 @@ def steps(folder: Path) -> list[int]:
     return sorted(int(m[1]) for p in folder.iterdir() if (m := _NAME.match(p.name)))
 
 
+def newest_state(folder: Path) -> dict[str, Any]:
+    """``state.json`` of the newest checkpoint, unchecked, to look at; empty where none is whole."""
+    try:
+        state: dict[str, Any] = json.loads(
+            (folder / f"step-{steps(folder)[-1]}" / "state.json").read_text()
+        )
+    except (IndexError, OSError, ValueError):
+        return {}
+    return state
+
+
 def damage(path: Path) -> str | None:
     """What is wrong with a checkpoint, or None: every file is compared with the manifest.
 

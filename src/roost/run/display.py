@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Protocol
@@ -149,6 +150,15 @@ class TerminalDisplay:
     def _is_tenth(self) -> bool:
         every = max(1, self._plain_total // 10)
         return self._plain_done % every == 0 or self._plain_done == self._plain_total
+
+
+def figure(reward: float | None) -> str:
+    """A mean reward; ``none`` where nothing was scored.
+
+    >>> figure(0.5)
+    '0.500'
+    """
+    return "none" if reward is None or math.isnan(reward) else f"{reward:.3f}"
 
 
 def step_line(metrics: Mapping[str, float]) -> str:

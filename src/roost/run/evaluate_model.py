@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from roost.config import RunConfig
-from roost.config.loading import build_config, load_config, quickstart_mapping
+from roost.config.loading import build_config, load_config, merge, quickstart_mapping
 from roost.errors import ConfigError, DataError, ModelError
 from roost.model.source import HUB_ID, near_folder
+from roost.rewards import Scored, ScoringReport
 from roost.run import checkpoint
 from roost.run.display import Display
 from roost.run.evaluation import EvalResult, evaluate
@@ -41,9 +42,8 @@ def config_for_model(model: str, sections: Mapping[str, Any], base_dir: Path) ->
         config = load_config(folder.config, base=sections)
         return Subject(config, base_dir_of(folder), folder)
     _check_there(Path(model).expanduser())
-    mapping = dict(quickstart_mapping()) if model == "tiny" else {}
-    table = sections.get("model", {})
-    mapping.update(sections)
+    mapping = merge(quickstart_mapping() if model == "tiny" else {}, sections)
+    table = mapping.get("model", {})
     mapping["model"] = {**(table if isinstance(table, Mapping) else {}), "path": model}
     return Subject(build_config(mapping), base_dir, None)
 
@@ -81,6 +81,7 @@ def evaluate_model(
     Raises:
         ConfigError: no samples are asked for.
         DataError: the source leaves no held-out prompts.
+        RewardError: no sample could be scored.
     """
     if generations < 1:
         raise ConfigError(f"generations = {generations}: should be at least 1 sample a prompt.")
@@ -120,6 +121,13 @@ def evaluate_model(
                 pass_reward=pass_reward,
                 stop=stop,
                 on_sample=lambda sample: display.advance(),
+                on_scores=lambda scores: _say_failures(scores, display),
             )
     finally:
         display.end()
+
+
+def _say_failures(scores: Sequence[Scored], display: Display) -> None:
+    report = ScoringReport(of="that were sampled", purpose="to report")
+    for message in report.add(scores).messages:
+        display.warn(message)

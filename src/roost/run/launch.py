@@ -19,7 +19,7 @@ from roost.run.lock import FolderLock
 from roost.run.loop import run
 from roost.run.prepare import Prepared, prepare
 from roost.run.report import RunResult, conclude
-from roost.run.session import Session, open_session, write_description
+from roost.run.session import Session, open_session, write_config, write_description
 
 
 class PythonObjects:
@@ -87,6 +87,7 @@ def resume_run(
             from_step=from_step,
         )
         display.say(f"resuming after step {point.step if point else 0}")
+        write_config(prepared.config, target)
         return _train(open_session(prepared, target, point), display)
 
 
@@ -115,8 +116,17 @@ def check_resume(
         checkpoint.check_inputs(
             point, model=prepared.model_fingerprint, data=prepared.data_fingerprint
         )
+        _check_steps(config.train.steps, point.step)
     announce(prepared, display)
     return prepared, point
+
+
+def _check_steps(asked: int, done: int) -> None:
+    if asked < done:
+        raise CheckpointError(
+            f"train.steps = {asked}: the run has done {done} steps already. Set train.steps to at "
+            f"least {done}, or go on from an earlier checkpoint with --from-step."
+        )
 
 
 def _train(session: Session, display: Display) -> RunResult:
