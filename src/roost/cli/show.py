@@ -32,6 +32,8 @@ def run(args: argparse.Namespace) -> int:
     """Print the state of a run."""
     from roost.run import samples_file
 
+    if args.samples < 0:
+        raise ConfigError(f"--samples {args.samples}: should be 0 or more.")
     state = run_state(args.run)
     metrics = _known(args.metric, state["metrics"]) or CURVES
     if args.json:

@@ -139,13 +139,14 @@ def steps(folder: Path) -> list[int]:
 
 def newest_state(folder: Path) -> dict[str, Any]:
     """``state.json`` of the newest checkpoint, unchecked, to look at; empty where none is whole."""
-    try:
-        state: dict[str, Any] = json.loads(
-            (folder / f"step-{steps(folder)[-1]}" / "state.json").read_text()
-        )
-    except (IndexError, OSError, ValueError):
+    there = steps(folder)
+    if not there:
         return {}
-    return state
+    try:
+        state = json.loads((folder / f"step-{there[-1]}" / "state.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return state if isinstance(state, dict) else {}
 
 
 def damage(path: Path) -> str | None:
