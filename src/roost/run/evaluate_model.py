@@ -37,6 +37,9 @@ def config_for_model(model: str, sections: Mapping[str, Any], base_dir: Path) ->
 
     The tiny model without further sections is evaluated on the quickstart's task.
     """
+    if _source(sections, "data") and not _source(sections, "eval"):
+        # Prompts that are asked for are those to evaluate, whatever the run held out from where.
+        sections = merge(sections, {"eval": {"source": None}})
     folder = RunFolder(Path(model))
     if folder.is_run:
         config = load_config(folder.config, base=sections)
@@ -46,6 +49,11 @@ def config_for_model(model: str, sections: Mapping[str, Any], base_dir: Path) ->
     table = mapping.get("model", {})
     mapping["model"] = {**(table if isinstance(table, Mapping) else {}), "path": model}
     return Subject(build_config(mapping), base_dir, None)
+
+
+def _source(sections: Mapping[str, Any], name: str) -> Any:
+    table = sections.get(name)
+    return table.get("source") if isinstance(table, Mapping) else table
 
 
 def _check_there(folder: Path) -> None:

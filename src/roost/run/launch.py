@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from roost.config import RunConfig
-from roost.config.loading import load_config
+from roost.config.loading import build_config, load_config, merge
 from roost.errors import CheckpointError
 from roost.run import checkpoint
 from roost.run.claim import Claim, check_new
@@ -72,6 +72,7 @@ def resume_run(
     *,
     objects: PythonObjects,
     overrides: Sequence[str] = (),
+    sections: Mapping[str, Any] | None = None,
     recipe: Path | None = None,
     from_step: int | None = None,
 ) -> RunResult:
@@ -83,6 +84,7 @@ def resume_run(
             display,
             objects=objects,
             overrides=overrides,
+            sections=sections,
             recipe=recipe,
             from_step=from_step,
         )
@@ -97,6 +99,7 @@ def check_resume(
     *,
     objects: PythonObjects,
     overrides: Sequence[str] = (),
+    sections: Mapping[str, Any] | None = None,
     recipe: Path | None = None,
     from_step: int | None = None,
 ) -> tuple[Prepared, checkpoint.Checkpoint | None]:
@@ -105,7 +108,7 @@ def check_resume(
     Raises:
         RoostError: its model, data or recipe is another one now, or its checkpoint is damaged.
     """
-    config = resumed_config(target, overrides, recipe)
+    config = resumed_config(target, overrides, recipe, sections)
     prepared = prepare(
         config, base_dir_of(target), data=objects.data, reward_functions=objects.functions
     )
@@ -163,16 +166,19 @@ RESUME_MAY_CHANGE = ("train.steps", "output.", "rollout.cache_bytes", "rewards.w
 
 
 def resumed_config(
-    target: RunFolder, overrides: Sequence[str] = (), recipe: Path | None = None
+    target: RunFolder,
+    overrides: Sequence[str] = (),
+    recipe: Path | None = None,
+    sections: Mapping[str, Any] | None = None,
 ) -> RunConfig:
-    """The configuration to resume with.
+    """The configuration to resume with; the run keeps its folder.
 
     Raises:
         CheckpointError: a recipe or override would change what the run computes; its fields are
             named.
     """
     before = load_config(target.config)
-    after = load_config(recipe or target.config, overrides)
+    after = load_config(recipe or target.config, overrides, base=sections)
     old, new = _flat(before.model_dump()), _flat(after.model_dump())
     changed = [name for name in new if new[name] != old.get(name)]
     refused = [n for n in changed if not n.startswith(RESUME_MAY_CHANGE)]
@@ -183,7 +189,7 @@ def resumed_config(
             f"{', '.join(refused)} ({first} was {old.get(first)!r}, is {new[first]!r}). "
             "Resume without a recipe, or start a new run."
         )
-    return after
+    return build_config(merge(after.model_dump(), {"output": {"folder": before.output.folder}}))
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
