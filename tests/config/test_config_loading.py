@@ -184,7 +184,8 @@ def test_every_field_is_described() -> None:
     assert fields["train.learning_rate"].default == "1e-06"
     assert fields["rollout.generations"].type == "int"
     assert fields["rollout.cache_bytes"].default == "unset"
-    assert fields["rewards.functions"].default == '[\n    "numeric",\n]'.replace("\n", "\n")
+    assert fields["rewards.functions"].default == '["numeric"]'
+    assert fields["rewards.functions[].weight"].default == "1.0"
     assert all(field.doc for field in fields.values())
 
 

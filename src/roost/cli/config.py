@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import asdict
+from textwrap import wrap
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
-
+from roost.cli.output import Printer
 from roost.config.loading import FieldInfo, describe_fields
 from roost.errors import ConfigError, did_you_mean
 
@@ -31,19 +30,25 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps([asdict(field) for field in fields]))
         return 0
-    console = Console(highlight=False)
-    section = None
+    printer = Printer()
+    section: str | None = None
     for field in fields:
-        head = field.name.rpartition(".")[0]
+        head, _, name = field.name.rpartition(".")
         if head != section:
+            printer.say(*_heading(head, first=section is None))
             section = head
-            console.print(f"\n[bold]\\[{section}][/bold]" if section else "[bold]top level[/bold]")
-        name = field.name.rpartition(".")[2]
-        console.print(
-            f"  [cyan]{name}[/cyan] = {escape(field.default)}  [dim]{escape(field.type)}[/dim]"
-        )
-        console.print(f"      {escape(field.doc)}")
+        printer.say("  ", (name, "cyan"), f" = {field.default}  ", (field.type, "dim"))
+        for line in wrap(field.doc, max(40, printer.width) - 6):
+            printer.say(f"      {line}")
     return 0
+
+
+def _heading(section: str, *, first: bool) -> tuple[str | tuple[str, str], ...]:
+    """As it stands in a recipe: ``[rollout]``, or ``[[rewards.functions]]`` of a list's items."""
+    if not section:
+        return (("top level", "bold"),)
+    name = f"[[{section.removesuffix('[]')}]]" if section.endswith("[]") else f"[{section}]"
+    return ("" if first else "\n", (name, "bold"))
 
 
 def select(fields: list[FieldInfo], name: str | None) -> list[FieldInfo]:
@@ -54,8 +59,8 @@ def select(fields: list[FieldInfo], name: str | None) -> list[FieldInfo]:
     """
     if name is None:
         return fields
-    chosen = [f for f in fields if f.name == name or f.name.startswith(f"{name}.")]
+    chosen = [f for f in fields if f"{f.dotted}.".startswith(f"{name}.")]
     if not chosen:
-        names = {f.name for f in fields} | {f.name.partition(".")[0] for f in fields}
+        names = {f.dotted for f in fields} | {f.name.partition(".")[0] for f in fields}
         raise ConfigError(f"no section or field {name!r}.{did_you_mean(name, names)}")
     return chosen

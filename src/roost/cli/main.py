@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import NoReturn
 
 from roost import __version__
-from roost.config.loading import describe_fields
+from roost.config.loading import settable_names
 from roost.errors import RoostError, did_you_mean
 
 COMMANDS = ("train", "eval", "show", "config")
@@ -36,7 +36,7 @@ def _explain_unknown(arguments: str) -> str:
     """What was meant by arguments that no command takes: often a field of the recipe."""
     wrong = arguments.split()[0]
     name = wrong.lstrip("-").partition("=")[0].replace("-", "_")
-    fields = [field.name for field in describe_fields()]
+    fields = settable_names()
     homes = [field for field in fields if name in (field, field.rpartition(".")[2])]
     sections = {field.partition(".")[0] for field in fields if "." in field}
     if wrong.startswith("--") and (homes or name in sections):
@@ -61,6 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = build_parser().parse_args(argv)
     try:
         code: int = import_module(f"roost.cli.{args.command}").run(args)
+        sys.stdout.flush()  # here, not at exit, where a closed pipe would be a traceback
     except RoostError as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_ERROR

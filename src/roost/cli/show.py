@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
-
 from roost.cli.curves import curve
+from roost.cli.output import Printer
 from roost.errors import ConfigError, did_you_mean
 
 CURVES = ("reward", "completions/mean_length", "entropy", "sampling/logp_difference_mean")
@@ -33,36 +32,50 @@ def run(args: argparse.Namespace) -> int:
     """Print the state of a run."""
     from roost.run import samples_file
 
+    if args.samples < 0:
+        raise ConfigError(f"--samples {args.samples}: should be 0 or more.")
     state = run_state(args.run)
     metrics = _known(args.metric, state["metrics"]) or CURVES
     if args.json:
         print(json.dumps(state))
         return 0
-    console = Console(highlight=False)
-    console.print(
-        f"[bold]{escape(str(args.run))}[/bold]: {state['status']}, "
-        f"step {state['step']} of {state['steps']}, policy version {state['policy_version']}"
-    )
-    console.print(f"checkpoints after steps {', '.join(map(str, state['checkpoints'])) or 'none'}")
-    for step, result in state["held_out"].items():
-        console.print(
-            f"held out after step {step}: reward {result['reward']:.3f}, "
-            f"pass@1 {result['pass_at_1']:.3f}"
-        )
-    rows = state["metrics"]
-    for name in metrics:
-        values = [row[name] for row in rows if row.get(name) is not None]
-        if values:
-            console.print(f"\n[cyan]{name}[/cyan]  {values[0]:.4g} -> {values[-1]:.4g}")
-            console.print(escape(curve(values)))
+    _print_state(Printer(), args.run, state, metrics)
     files = sorted((args.run / "samples").glob("step-*.parquet"))
     if files and args.samples:
-        for row in samples_file.read(files[-1])[: args.samples]:
-            reward = "unscored" if row["reward"] is None else f"reward {row['reward']:.3f}"
-            console.print(f"\n[bold]step {row['step']}[/bold], {reward}, {row['finish_reason']}")
-            console.print(f"[dim]{escape(row['prompt'])}[/dim]")
-            console.print(escape(row["completion"]))
+        _print_samples(Printer(), samples_file.read(files[-1])[: args.samples])
     return 0
+
+
+def _print_state(
+    printer: Printer, root: Path, state: dict[str, Any], metrics: Sequence[str]
+) -> None:
+    from roost.run.display import figure
+
+    printer.say(
+        (str(root), "bold"),
+        f": {state['status']}, step {state['step']} of {state['steps']}, "
+        f"policy version {state['policy_version']}",
+    )
+    printer.say(f"checkpoints after steps {', '.join(map(str, state['checkpoints'])) or 'none'}")
+    for step, result in state["held_out"].items():
+        printer.say(
+            f"held out after step {step}: reward {figure(result['reward'])}, "
+            f"pass@1 {result['pass_at_1']:.3f}"
+        )
+    for name in metrics:
+        values = [row[name] for row in state["metrics"] if row.get(name) is not None]
+        if values:
+            printer.say("\n", (name, "cyan"), f"  {values[0]:.4g} -> {values[-1]:.4g}")
+            printer.say(curve(values))
+
+
+def _print_samples(printer: Printer, rows: Sequence[dict[str, Any]]) -> None:
+    for row in rows:
+        reward = "unscored" if row["reward"] is None else f"reward {row['reward']:.3f}"
+        step = (f"\nstep {row['step']}", "bold")
+        printer.say(step, f", {reward}, {row['finish_reason']}")
+        printer.say((row["prompt"], "dim"))
+        printer.say(row["completion"])
 
 
 def _known(names: list[str] | None, rows: list[dict[str, Any]]) -> list[str]:
@@ -95,20 +108,23 @@ def run_state(root: Path) -> dict[str, Any]:
 
     folder = existing_run(root, "RUN =")
     config = load_config(folder.config)
-    report = json.loads(folder.report.read_text()) if folder.report.exists() else None
+    report = json.loads(folder.report.read_text()) if folder.report.exists() else {}
     rows = read_metrics(folder.metrics)
+    step = rows[-1]["step"] if rows else 0
     if is_live(root):
         status = "running"
-    elif report is not None and report["finished"]:
+    elif report.get("finished") and report["steps"] == config.train.steps:
         status = "finished"
     else:
         status = f"stopped; go on with: roost train --resume {root}"
     return {
         "status": status,
-        "step": rows[-1]["step"] if rows else 0,
+        "step": step,
         "steps": config.train.steps,
         "policy_version": rows[-1]["policy_version"] if rows else 0,
         "checkpoints": checkpoint.steps(folder.checkpoints),
-        "held_out": report["held_out"] if report else {},
+        # A killed run has no report, or that of an earlier stop.
+        "held_out": report.get("held_out", {})
+        | checkpoint.newest_state(folder.checkpoints).get("evaluations", {}),
         "metrics": rows,
     }

@@ -170,24 +170,37 @@ class FieldInfo:
     """One field of a recipe, for ``roost config``."""
 
     name: str
-    """Dotted, as ``--set`` takes it."""
+    """Dotted, as ``--set`` takes it. Fields of a list's items, which ``--set`` cannot reach, have
+    ``[]`` after the list's name: ``rewards.functions[].weight``."""
     type: str
     default: str
     """As it would stand in a recipe; ``unset`` where the field may be left out."""
     doc: str
 
+    @property
+    def dotted(self) -> str:
+        """The name without ``[]``."""
+        return self.name.replace("[]", "")
+
+
+def settable_names() -> list[str]:
+    """What ``--set`` can set."""
+    return [field.name for field in describe_fields() if "[]" not in field.name]
+
 
 def describe_fields() -> list[FieldInfo]:
-    """Every field, in the order of the schema."""
+    """Every field, in the order of the schema; those of a list's items after their section's."""
     return list(_describe(RunConfig, ""))
 
 
 def _describe(section: type[BaseModel], prefix: str) -> Iterator[FieldInfo]:
+    items: list[tuple[type[BaseModel], str]] = []
     for name, field in section.model_fields.items():
         inner = field.annotation
         if isinstance(inner, type) and issubclass(inner, Section):
             yield from _describe(inner, f"{prefix}{name}.")
             continue
+        items += [(s, f"{prefix}{name}[].") for s in get_args(inner) if _is_section(s)]
         default = field.get_default(call_default_factory=True)
         yield FieldInfo(
             name=f"{prefix}{name}",
@@ -195,6 +208,12 @@ def _describe(section: type[BaseModel], prefix: str) -> Iterator[FieldInfo]:
             default="required" if default is PydanticUndefined else _value_text(default),
             doc=" ".join((field.description or "").split()),
         )
+    for item, name in items:
+        yield from _describe(item, name)
+
+
+def _is_section(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Section)
 
 
 def _value_text(value: Any) -> str:
@@ -202,6 +221,8 @@ def _value_text(value: Any) -> str:
         return "unset"
     if isinstance(value, list) and value and isinstance(value[0], BaseModel):
         value = [getattr(item, item.main_field or "") for item in value]
+    if isinstance(value, list):
+        return f"[{', '.join(map(_value_text, value))}]"
     return tomli_w.dumps({"v": value}).removeprefix("v = ").strip() if value != {} else "{}"
 
 
@@ -265,8 +286,7 @@ def _unknown_name(path: Sequence[int | str]) -> str:
     wrong, name = str(path[-1]), ".".join(str(part) for part in path)
     if len(path) > 1:
         return f"{name}: no such field.{did_you_mean(wrong, _fields_at(path[:-1]))}"
-    fields = {field.name for field in describe_fields()}
-    homes = sorted(field for field in fields if field.rpartition(".")[2] == wrong)
+    homes = sorted(field for field in settable_names() if field.rpartition(".")[2] == wrong)
     if homes:
         return f"{name}: no such section. Did you mean {' or '.join(map(repr, homes))}?"
     return f"{name}: no such section or field.{did_you_mean(wrong, RunConfig.model_fields)}"

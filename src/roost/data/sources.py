@@ -18,6 +18,9 @@ from roost.references import describe, load_reference
 
 Row = dict[str, Any]
 
+FROM_PYTHON = "(given from Python)"
+"""Stands in a configuration for prompts that were Python objects."""
+
 _HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*/[\w.-]+$")
 
 
@@ -76,6 +79,11 @@ def _name(source: Any) -> str:
 def _open(source: Any, options: dict[str, Any], split: str, place: _Place) -> Iterator[Row]:
     if not isinstance(source, str):
         return _from_object(source, options, place)
+    if source == FROM_PYTHON:
+        raise DataError(
+            f"{place.field} = {source!r}: the run's prompts were Python objects. Give them again, "
+            "as data=... of roost.train or roost.evaluate, or name a source, such as a file."
+        )
     if source == "arithmetic":
         return _from_call(import_module("roost.data.arithmetic").rows, options, source, place)
     if source.startswith("reasoning_gym:"):

@@ -31,6 +31,10 @@ class StepScoring:
 class ScoringReport:
     """Follows the scoring of a run; remembers what has been said."""
 
+    of: str = "of this step"
+    """Whose samples these are, for the error."""
+    purpose: str = "to learn from"
+    """What nothing is left for, likewise."""
     _said: set[tuple[str, str]] = field(default_factory=set)
 
     def add(self, scores: Sequence[Scored]) -> StepScoring:
@@ -43,8 +47,8 @@ class ScoringReport:
         unscored = sum(score.reward is None for score in scores)
         if scores and unscored == len(scores):
             raise RewardError(
-                f"none of the {unscored} samples of this step could be scored, so there is nothing "
-                f"to learn from. The first failure: {_describe(failures[0])}"
+                f"none of the {unscored} samples {self.of} could be scored, so there is nothing "
+                f"{self.purpose}. The first failure: {_describe(failures[0])}"
             )
         return StepScoring(
             samples=len(scores),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from roost.config import RunConfig
 from roost.config.loading import build_config
+from roost.data.sources import FROM_PYTHON
+from roost.errors import ConfigError, nearest
 from roost.run.display import Display, QuietDisplay, TerminalDisplay
 from roost.run.evaluate_model import config_for_model, evaluate_model
 from roost.run.evaluation import PASS_REWARD, EvalResult
@@ -29,10 +32,12 @@ def train(
 
     Args:
         data: As in a recipe (a source name or a table), or Python objects: a list of rows, a
-            ``datasets.Dataset``, a generator function.
-        rewards: Names, tables, or functions ``f(completions, **columns) -> list[float | None]``.
+            ``datasets.Dataset``, a generator function; or a table with one as its ``source``.
+        rewards: Names, tables, or functions ``f(completions, **columns) -> list[float | None]``;
+            or tables with one as their ``function``.
         resume: A run folder to go on with; then nothing else is needed unless data or rewards were
-            Python objects, which must be given again.
+            Python objects, which must be given again. Sections may set what a resumed run may
+            change: ``train={"steps": 200}``.
         quiet: Show nothing.
         **sections: ``model="..."``, ``train={"steps": 100}``, and all other sections of a recipe.
 
@@ -48,10 +53,11 @@ def train(
         ...     return [sum(c.isdigit() for c in text) / 10 for text in completions]
         >>> roost.train(rewards=[digits], train={"steps": 2})  # doctest: +SKIP
     """
+    _check_names(sections, ("resume", "quiet"))
     mapping, objects = _split_objects(sections, data, rewards)
     display: Display = QuietDisplay() if quiet else TerminalDisplay()
     if resume is not None:
-        return resume_run(Path(resume), display, objects=objects)
+        return resume_run(Path(resume), display, objects=objects, sections=mapping)
     config = build_config(mapping)
     return start_run(config, Path.cwd(), display, objects=objects)
 
@@ -67,12 +73,25 @@ def evaluate(
     **sections: Any,
 ) -> EvalResult:
     """Mean reward, pass@1 and pass@k of a model or a run, on its held-out prompts or any source."""
+    _check_names(sections, ("generations", "pass_reward", "quiet"))
     mapping, objects = _split_objects(sections, data, rewards)
     subject = config_for_model(str(model), mapping, Path.cwd())
     display: Display = QuietDisplay() if quiet else TerminalDisplay()
     return evaluate_model(
         subject, display, generations=generations, pass_reward=pass_reward, objects=objects
     )
+
+
+def _check_names(sections: Mapping[str, Any], own: Sequence[str]) -> None:
+    """A misspelt argument that is no section; misspelt sections are found with the fields.
+
+    Raises:
+        ConfigError: with the argument that was meant.
+    """
+    for name in sections:
+        near = nearest(name, [*RunConfig.model_fields, *own])
+        if near in own:
+            raise ConfigError(f"{name}: no such argument. Did you mean {near!r}?")
 
 
 def _split_objects(
@@ -82,13 +101,18 @@ def _split_objects(
     mapping = dict(sections)
     objects = PythonObjects()
     if data is not None:
-        if isinstance(data, (str, Mapping)):
-            mapping["data"] = data
-        else:
-            objects.data = data
+        mapping["data"] = _name_source(data, objects)
     if rewards is not None:
         mapping["rewards"] = _name_functions(rewards, objects)
     return mapping, objects
+
+
+def _name_source(data: Any, objects: PythonObjects) -> dict[str, Any]:
+    table = dict(data) if isinstance(data, Mapping) else {"source": data}
+    if not isinstance(table.get("source", ""), str):
+        objects.data = table["source"]
+        table["source"] = FROM_PYTHON
+    return table
 
 
 def _name_functions(rewards: Any, objects: PythonObjects) -> Any:
@@ -96,12 +120,16 @@ def _name_functions(rewards: Any, objects: PythonObjects) -> Any:
         return {**rewards, "functions": _name_functions(rewards["functions"], objects)}
     if callable(rewards) or isinstance(rewards, (str, Mapping)):
         rewards = [rewards]
-    named: list[Any] = []
-    for reward in rewards:
-        if callable(reward):
-            name = getattr(reward, "__name__", type(reward).__name__)
-            objects.functions[name] = reward
-            named.append({"function": name, "name": name})
-        else:
-            named.append(reward)
-    return named
+    if not isinstance(rewards, Iterable):
+        return rewards  # which is refused with all else that a recipe may not say
+    return [_name_function(reward, objects) for reward in rewards]
+
+
+def _name_function(reward: Any, objects: PythonObjects) -> Any:
+    table = {"function": reward} if callable(reward) else reward
+    if not isinstance(table, Mapping) or not callable(table.get("function")):
+        return reward
+    function = table["function"]
+    name = str(table.get("name") or getattr(function, "__name__", type(function).__name__))
+    objects.functions[name] = function
+    return {**table, "function": name, "name": name}

@@ -137,6 +137,18 @@ def steps(folder: Path) -> list[int]:
     return sorted(int(m[1]) for p in folder.iterdir() if (m := _NAME.match(p.name)))
 
 
+def newest_state(folder: Path) -> dict[str, Any]:
+    """``state.json`` of the newest checkpoint, unchecked, to look at; empty where none is whole."""
+    there = steps(folder)
+    if not there:
+        return {}
+    try:
+        state = json.loads((folder / f"step-{there[-1]}" / "state.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return state if isinstance(state, dict) else {}
+
+
 def damage(path: Path) -> str | None:
     """What is wrong with a checkpoint, or None: every file is compared with the manifest.
 

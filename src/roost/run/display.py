@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Protocol, TypeVar
@@ -162,6 +163,15 @@ def track(display: Display, what: str, items: Sequence[T]) -> Iterator[T]:
             display.advance()
     finally:
         display.end()
+
+
+def figure(reward: float | None) -> str:
+    """A mean reward; ``none`` where nothing was scored.
+
+    >>> figure(0.5)
+    '0.500'
+    """
+    return "none" if reward is None or math.isnan(reward) else f"{reward:.3f}"
 
 
 def step_line(metrics: Mapping[str, float]) -> str:

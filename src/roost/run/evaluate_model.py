@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from roost.config import RunConfig
-from roost.config.loading import build_config, load_config, quickstart_mapping
+from roost.config.loading import build_config, load_config, merge, quickstart_mapping
 from roost.errors import ConfigError, DataError, ModelError
 from roost.model.source import HUB_ID, near_folder, read_json
+from roost.rewards import Scored, ScoringReport
 from roost.run import checkpoint
 from roost.run.display import Display
 from roost.run.evaluation import EvalResult, evaluate
@@ -39,15 +40,17 @@ def config_for_model(model: str, sections: Mapping[str, Any], base_dir: Path) ->
 
     The tiny model without further sections is evaluated on the quickstart's task.
     """
+    if _source(sections, "data") and not _source(sections, "eval"):
+        # Prompts that are asked for are those to evaluate, whatever the run held out from where.
+        sections = merge(sections, {"eval": {"source": None}})
     folder = RunFolder(Path(model))
     if folder.is_run:
         config = load_config(folder.config, base=sections)
         return Subject(config, base_dir_of(folder), folder)
     path = Path(model).expanduser()
     _check_there(path)
-    mapping = dict(quickstart_mapping()) if model == "tiny" else {}
-    table = sections.get("model", {})
-    mapping.update(sections)
+    mapping = merge(quickstart_mapping() if model == "tiny" else {}, sections)
+    table = mapping.get("model", {})
     named = table if isinstance(table, Mapping) else {}
     if _is_adapter(path):
         mapping["model"] = {"path": _base_of(path), "tokenizer": _tokenizer_of(path), **named}
@@ -74,6 +77,11 @@ def _base_of(folder: Path) -> str:
 def _tokenizer_of(folder: Path) -> str | None:
     """The one saved beside an adapter, or else None: the base model's."""
     return str(folder) if (folder / "tokenizer_config.json").is_file() else None
+
+
+def _source(sections: Mapping[str, Any], name: str) -> Any:
+    table = sections.get(name)
+    return table.get("source") if isinstance(table, Mapping) else table
 
 
 def _check_there(folder: Path) -> None:
@@ -106,6 +114,7 @@ def evaluate_model(
     Raises:
         ConfigError: no samples are asked for.
         DataError: the source leaves no held-out prompts.
+        RewardError: no sample could be scored.
     """
     if generations < 1:
         raise ConfigError(f"generations = {generations}: should be at least 1 sample a prompt.")
@@ -146,6 +155,13 @@ def evaluate_model(
                 pass_reward=pass_reward,
                 stop=stop,
                 on_sample=lambda sample: display.advance(),
+                on_scores=lambda scores: _say_failures(scores, display),
             )
     finally:
         display.end()
+
+
+def _say_failures(scores: Sequence[Scored], display: Display) -> None:
+    report = ScoringReport(of="that were sampled", purpose="to report")
+    for message in report.add(scores).messages:
+        display.warn(message)

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from roost.engines.protocol import Engine, SamplingParams
-from roost.rewards import RewardPool
+from roost.rewards import RewardPool, Scored
 from roost.run.interrupts import StopSwitch
 from roost.run.rollout import finish_scoring, generate
 from roost.samples import Group, Prompt, Sample
@@ -41,8 +41,8 @@ class EvalResult:
     """Samples that no reward could score."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Field names to values, for JSON."""
-        return asdict(self)
+        """Field names to values, for JSON, which has no NaN: then the reward is None."""
+        return asdict(self) | {"reward": None if math.isnan(self.reward) else self.reward}
 
 
 def evaluate(
@@ -56,6 +56,7 @@ def evaluate(
     pass_reward: float = PASS_REWARD,
     stop: StopSwitch | None = None,
     on_sample: Callable[[Sample], None] = lambda sample: None,
+    on_scores: Callable[[Sequence[Scored]], None] = lambda scores: None,
 ) -> EvalResult:
     """Sample and score held-out prompts.
 
@@ -72,7 +73,7 @@ def evaluate(
         stop=stop or StopSwitch(),
         on_sample=on_sample,
     )
-    finish_scoring(pool, groups)
+    on_scores(finish_scoring(pool, groups))
     return summarise(groups, generations, pass_reward)
 
 

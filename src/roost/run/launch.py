@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from roost.config import RunConfig
-from roost.config.loading import load_config
+from roost.config.loading import build_config, load_config, merge
 from roost.errors import CheckpointError
 from roost.run import checkpoint
 from roost.run.claim import Claim, check_new
@@ -19,7 +19,7 @@ from roost.run.lock import FolderLock
 from roost.run.loop import run
 from roost.run.prepare import Prepared, prepare
 from roost.run.report import RunResult, conclude
-from roost.run.session import Session, open_session, write_description
+from roost.run.session import Session, open_session, write_config, write_description
 
 
 class PythonObjects:
@@ -74,6 +74,7 @@ def resume_run(
     *,
     objects: PythonObjects,
     overrides: Sequence[str] = (),
+    sections: Mapping[str, Any] | None = None,
     recipe: Path | None = None,
     from_step: int | None = None,
 ) -> RunResult:
@@ -85,10 +86,12 @@ def resume_run(
             display,
             objects=objects,
             overrides=overrides,
+            sections=sections,
             recipe=recipe,
             from_step=from_step,
         )
         display.say(f"resuming after step {point.step if point else 0}")
+        write_config(prepared.config, target)
         return _train(open_session(prepared, target, point), display)
 
 
@@ -98,6 +101,7 @@ def check_resume(
     *,
     objects: PythonObjects,
     overrides: Sequence[str] = (),
+    sections: Mapping[str, Any] | None = None,
     recipe: Path | None = None,
     from_step: int | None = None,
 ) -> tuple[Prepared, checkpoint.Checkpoint | None]:
@@ -106,7 +110,7 @@ def check_resume(
     Raises:
         RoostError: its model, data or recipe is another one now, or its checkpoint is damaged.
     """
-    config = resumed_config(target, overrides, recipe)
+    config = resumed_config(target, overrides, recipe, sections)
     prepared = prepare(
         config, base_dir_of(target), display, data=objects.data, reward_functions=objects.functions
     )
@@ -117,8 +121,17 @@ def check_resume(
         checkpoint.check_inputs(
             point, model=prepared.model_fingerprint, data=prepared.data_fingerprint
         )
+        _check_steps(config.train.steps, point.step)
     announce(prepared, display)
     return prepared, point
+
+
+def _check_steps(asked: int, done: int) -> None:
+    if asked < done:
+        raise CheckpointError(
+            f"train.steps = {asked}: the run has done {done} steps already. Set train.steps to at "
+            f"least {done}, or go on from an earlier checkpoint with --from-step."
+        )
 
 
 def _train(session: Session, display: Display) -> RunResult:
@@ -163,16 +176,19 @@ alter the order of its sums, and so its last bits."""
 
 
 def resumed_config(
-    target: RunFolder, overrides: Sequence[str] = (), recipe: Path | None = None
+    target: RunFolder,
+    overrides: Sequence[str] = (),
+    recipe: Path | None = None,
+    sections: Mapping[str, Any] | None = None,
 ) -> RunConfig:
-    """The configuration to resume with.
+    """The configuration to resume with; the run keeps its folder.
 
     Raises:
         CheckpointError: a recipe or override would change what the run computes; its fields are
             named.
     """
     before = load_config(target.config)
-    after = load_config(recipe or target.config, overrides)
+    after = load_config(recipe or target.config, overrides, base=sections)
     old, new = _flat(before.model_dump()), _flat(after.model_dump())
     changed = [name for name in new if new[name] != old.get(name)]
     refused = [n for n in changed if not n.startswith(RESUME_MAY_CHANGE)]
@@ -183,7 +199,7 @@ def resumed_config(
             f"{', '.join(refused)} ({first} was {old.get(first)!r}, is {new[first]!r}). "
             "Resume without a recipe, or start a new run."
         )
-    return after
+    return build_config(merge(after.model_dump(), {"output": {"folder": before.output.folder}}))
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

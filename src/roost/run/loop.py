@@ -10,7 +10,7 @@ from roost.algorithm.advantages import assign_advantages
 from roost.rewards import ScoringReport
 from roost.run import samples_file
 from roost.run.agreement import check_agreement
-from roost.run.display import Display, step_line
+from roost.run.display import Display, figure, step_line
 from roost.run.evaluation import EvalResult, evaluate
 from roost.run.interrupts import Interrupted, StopSwitch
 from roost.run.rollout import finish_scoring, generate
@@ -176,8 +176,8 @@ def _evaluate_if_due(session: Session, display: Display, stop: StopSwitch) -> No
 
 def _eval_line(step: int, result: EvalResult) -> str:
     return (
-        f"held out, after step {step}: reward {result.reward:.3f}, pass@1 {result.pass_at_1:.3f} "
-        f"on {result.prompts} prompts"
+        f"held out, after step {step}: reward {figure(result.reward)}, "
+        f"pass@1 {result.pass_at_1:.3f} on {result.prompts} prompts"
     )
 
 

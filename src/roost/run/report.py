@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from roost.run.display import figure
 from roost.run.folder import write_json
 from roost.run.metrics import read_metrics
 from roost.run.session import Session
@@ -45,12 +46,14 @@ class RunResult:
         first, last = self.reward_first, self.reward_last
         lines = []
         if self.steps:
-            lines.append(f"training reward {first:.3f} -> {last:.3f} over {self.steps} steps")
+            lines.append(
+                f"training reward {figure(first)} -> {figure(last)} over {self.steps} steps"
+            )
         ends = sorted(self.held_out, key=int)
         if len(ends) > 1:
             before, after = self.held_out[ends[0]], self.held_out[ends[-1]]
             lines.append(
-                f"held-out reward {before['reward']:.3f} -> {after['reward']:.3f}, "
+                f"held-out reward {figure(before['reward'])} -> {figure(after['reward'])}, "
                 f"pass@1 {before['pass_at_1']:.3f} -> {after['pass_at_1']:.3f} "
                 f"on {after['prompts']} prompts never trained on"
             )

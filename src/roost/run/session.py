@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from roost.config import RunConfig
 from roost.config.loading import dump_toml
 from roost.data.cursor import PromptCursor
 from roost.engines.embedded import EmbeddedEngine, stop_token_ids
@@ -193,9 +194,16 @@ def training_sampling(prepared: Prepared, policy: Policy) -> SamplingParams:
     )
 
 
+def write_config(config: RunConfig, folder: RunFolder) -> None:
+    """Write config.toml: a reader sees the old file or the new one, never a part."""
+    beside = folder.config.with_name(".config.toml.part")
+    beside.write_text(dump_toml(config), encoding="utf-8")
+    beside.replace(folder.config)
+
+
 def write_description(prepared: Prepared, folder: RunFolder) -> None:
     """Write config.toml and environment.json of a new run."""
-    folder.config.write_text(dump_toml(prepared.config))
+    write_config(prepared.config, folder)
     write_json(
         folder.environment,
         environment.describe(
