@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -75,11 +76,9 @@ class Contender:
             ContenderLost: there is no report.
         """
         assert self._process.stdin is not None
-        try:
+        with suppress(BrokenPipeError):  # It is gone: reading says why.
             self._process.stdin.write(f"{GO}\n".encode())
             self._process.stdin.flush()
-        except BrokenPipeError:
-            pass  # It is gone: reading says why.
         message = self._receive(deadline_s, "for a step")
         try:
             return Turn.parse(message.get("turn"))
@@ -90,15 +89,11 @@ class Contender:
         """Ask the process to end, and end it."""
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
-            try:
+            with suppress(BrokenPipeError):  # It died with an order unread.
                 pipe.close()
-            except BrokenPipeError:
-                pass  # It died with an order unread.
-        try:
+        with suppress(subprocess.TimeoutExpired):
             self._process.wait(CLOSE_DEADLINE_S)
-        except subprocess.TimeoutExpired:
-            pass  # Killed below, as are processes that it left behind.
-        self._kill()
+        self._kill()  # What did not end, and what it left behind.
 
     def __enter__(self) -> Self:
         return self
@@ -159,8 +154,6 @@ class Contender:
         return f"{how}; its last words: {words[:_SHOWN]!r}" if words else how
 
     def _kill(self) -> None:
-        try:
+        with suppress(ProcessLookupError):  # All of them have ended.
             os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass  # All of them have ended.
         self._process.wait()

@@ -39,8 +39,7 @@ class Turn:
         values: dict[str, Any] = {}
         for field in fields(cls):
             value = report.get(field.name)
-            number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if not number or not math.isfinite(value) or value < 0:
+            if not _is_amount(value):
                 raise ValueError(f"{field.name} is {value!r}")
             values[field.name] = value
         return cls(**values)
@@ -48,6 +47,12 @@ class Turn:
     def as_dict(self) -> dict[str, float]:
         """As ``parse`` takes it."""
         return asdict(self)
+
+
+def _is_amount(value: Any) -> bool:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return math.isfinite(value) and value >= 0
 
 
 def row_of(name: str, turns: Sequence[Turn]) -> dict[str, Any]:

@@ -36,10 +36,10 @@ def cache_gib(job: Job, config: Any) -> int:
         job: What is decoded.
         config: The model's transformers configuration.
     """
-    heads = config.num_attention_heads
-    width = getattr(config, "head_dim", None) or config.hidden_size // heads
-    kv_heads = getattr(config, "num_key_value_heads", None) or heads
-    token = 2 * 2 * config.num_hidden_layers * kv_heads * width
+    heads: int = config.num_attention_heads
+    width: int = getattr(config, "head_dim", None) or config.hidden_size // heads
+    kv_heads: int = getattr(config, "num_key_value_heads", None) or heads
+    token: int = 2 * 2 * config.num_hidden_layers * kv_heads * width
     return ceil(token * job.sequence_tokens * job.prompts * job.generations / 2**30)
 
 

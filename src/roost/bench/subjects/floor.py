@@ -1,4 +1,4 @@
-"""The floor of generation: the same matrix products alone, on the weights that Roost decodes with."""
+"""The floor of generation: the same matrix products alone, on the weights that Roost decodes."""
 
 from __future__ import annotations
 

@@ -72,9 +72,7 @@ def settings(session: Session, job: Job) -> dict[str, Any]:
     }
 
 
-def turn_of(
-    metrics: dict[str, float], step_s: float, memory: PeakMemory, session: Session
-) -> Turn:
+def turn_of(metrics: dict[str, float], step_s: float, memory: PeakMemory, session: Session) -> Turn:
     """A turn from the metrics of its step."""
     generate, reward = metrics["time/generate_s"], metrics["time/reward_s"]
     peaks = [value for name, value in metrics.items() if name.endswith("_peak_bytes")]

@@ -30,6 +30,9 @@ from roost.bench.rewards import answer_and_digits
 from roost.bench.subjects.caches import cache_blocks, set_vllm_cache
 from roost.bench.turns import Turn
 
+ROWS = 8
+"""A micro-batch; TRL's default."""
+
 
 def serve(job: Job, channel: Channel) -> None:
     """Train a step a turn."""
@@ -49,12 +52,14 @@ def serve(job: Job, channel: Channel) -> None:
 
 def config(job: Job) -> dict[str, Any]:
     """Arguments of ``GRPOConfig``."""
+    completions = job.prompts * job.generations
+    rows = ROWS if completions % ROWS == 0 else completions
     chosen: dict[str, Any] = {
         "output_dir": str(Path(job.folder) / "trl"),
         "max_steps": job.turns,
-        # With the default of 8 rows a micro-batch: all completions of a step, generated at once.
-        "gradient_accumulation_steps": max(1, job.prompts * job.generations // 8),
-        "per_device_train_batch_size": min(8, job.prompts * job.generations),
+        # All completions of a step make one optimizer step, and are generated at once.
+        "per_device_train_batch_size": rows,
+        "gradient_accumulation_steps": completions // rows,
         "num_generations": job.generations,
         "max_completion_length": job.completion_tokens,
         "shuffle_dataset": False,
