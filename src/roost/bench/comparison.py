@@ -11,13 +11,11 @@ from typing import Any
 
 from roost.bench.contender import Contender
 from roost.bench.job import Job, Workload
-from roost.bench.prompts import Row, build_rows, write_rows
+from roost.bench.prompts import Prompter, write_rows
 from roost.bench.race import WARM_UP, Outcome, Say, race
 from roost.bench.rivals import ENTRANTS, FLOOR, ROOST, environment, split_installed
 from roost.bench.turns import ratios_of, row_of
-from roost.config import DataConfig
 from roost.config.loading import build_config
-from roost.data.templates import ChatFormatter
 from roost.errors import ConfigError, EngineError
 from roost.model import loading
 from roost.model.source import find_model
@@ -76,13 +74,9 @@ def _prepare(request: Request, folder: Path) -> Job:
     """Write the prompts of all turns, and describe what each contender does with them."""
     config = build_config({"model": request.model})
     source = find_model(config.model)
-    formatter = ChatFormatter(loading.load_tokenizer(source), DataConfig(), Path.cwd())
+    prompter = Prompter(loading.load_tokenizer(source))
     workload, turns = request.workload, WARM_UP + request.rounds
-
-    def length(text: str) -> int:
-        return len(formatter.encode([{"role": "user", "content": text}], 1))
-
-    rows = build_rows(workload.prompts * turns, workload.prompt_tokens, length)
+    rows = prompter.rows(workload.prompts * turns, workload.prompt_tokens)
     write_rows(rows, folder / "prompts.jsonl")
     job = Job(
         name=ROOST,
@@ -91,7 +85,7 @@ def _prepare(request: Request, folder: Path) -> Job:
         method=request.method,
         prompts=workload.prompts,
         generations=workload.generations,
-        prompt_tokens=_longest(rows, length),
+        prompt_tokens=max(len(prompt.token_ids) for prompt in prompter.encode(rows)),
         completion_tokens=workload.completion_tokens,
         turns=turns,
         threads=request.threads,
@@ -105,10 +99,6 @@ def _prepare(request: Request, folder: Path) -> Job:
             f"exceed the {context} that '{request.model}' takes. Choose another workload or model."
         )
     return job
-
-
-def _longest(rows: Sequence[Row], length: Callable[[str], int]) -> int:
-    return max(length(row["prompt"][0]["content"]) for row in rows)
 
 
 def _starter(job: Job, name: str, folder: Path) -> Callable[[], Contender]:

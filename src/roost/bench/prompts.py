@@ -8,7 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from roost.config import DataConfig
 from roost.data import arithmetic
+from roost.data.templates import ChatFormatter
+from roost.samples import Prompt
 
 QUESTION = "State the final answer to the following arithmetic problem: {problem} ="
 Row = dict[str, Any]
@@ -60,6 +63,31 @@ def _examples(number: int) -> Iterator[str]:
 
 def _spaced(problem: str) -> str:
     return problem.replace("+", " + ").replace("-", " - ")
+
+
+class Prompter:
+    """Makes and encodes prompts for a model.
+
+    Args:
+        tokenizer: The model's, with a chat template.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._formatter = ChatFormatter(tokenizer, DataConfig(), Path.cwd())
+
+    def rows(self, count: int, prompt_tokens: int) -> list[Row]:
+        """See ``build_rows``."""
+        return build_rows(count, prompt_tokens, self._length)
+
+    def encode(self, rows: Sequence[Row]) -> list[Prompt]:
+        """Token ids of rows, chat template applied."""
+        return [
+            Prompt(number, self._formatter.encode(row["prompt"], number + 1), row["prompt"])
+            for number, row in enumerate(rows)
+        ]
+
+    def _length(self, text: str) -> int:
+        return len(self._formatter.encode([{"role": "user", "content": text}], 1))
 
 
 def write_rows(rows: Sequence[Row], path: Path) -> None:

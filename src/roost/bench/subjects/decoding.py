@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from roost.bench.job import Job
 from roost.bench.memory import PeakMemory
-from roost.bench.prompts import Row
+from roost.bench.prompts import Prompter, read_rows
 from roost.bench.turns import Turn
-from roost.config import DataConfig
-from roost.data.templates import ChatFormatter
 from roost.errors import EngineError
 from roost.samples import Prompt
 
 
-def prompts_of_turns(job: Job, tokenizer: Any, rows: Sequence[Row]) -> list[list[Prompt]]:
+def prompts_of_turns(job: Job, tokenizer: Any) -> list[list[Prompt]]:
     """For each turn, other prompts: a cache of prefixes must not help one turn with another's."""
-    formatter = ChatFormatter(tokenizer, DataConfig(), Path.cwd())
-    prompts = [
-        Prompt(number, formatter.encode(row["prompt"], number + 1), row["prompt"])
-        for number, row in enumerate(rows)
-    ]
+    prompts = Prompter(tokenizer).encode(read_rows(job.rows))
     size = job.prompts
     return [prompts[size * turn : size * (turn + 1)] for turn in range(job.turns)]
 

@@ -10,7 +10,6 @@ from roost.bench.channel import Channel
 from roost.bench.job import Job
 from roost.bench.memory import PeakMemory
 from roost.bench.products import Products
-from roost.bench.prompts import read_rows
 from roost.bench.subjects.decoding import prompts_of_turns, turn_of
 from roost.config.loading import build_config
 from roost.model.loading import load_policy
@@ -20,7 +19,7 @@ def serve(job: Job, channel: Channel) -> None:
     """Compute the products of all completions a turn."""
     policy, tokenizer = load_policy(build_config({"model": job.model}).model)
     products, memory = Products.of(policy.module), PeakMemory(policy.device)
-    batches = prompts_of_turns(job, tokenizer, read_rows(job.rows))
+    batches = prompts_of_turns(job, tokenizer)
     channel.ready(
         {
             "weights": str(policy.dtype).removeprefix("torch."),

@@ -7,7 +7,6 @@ import time
 from roost.bench.channel import Channel
 from roost.bench.job import Job
 from roost.bench.memory import PeakMemory
-from roost.bench.prompts import read_rows
 from roost.bench.subjects.decoding import prompts_of_turns, turn_of
 from roost.config.loading import build_config
 from roost.engines.embedded import EmbeddedEngine
@@ -24,7 +23,7 @@ def serve(job: Job, channel: Channel) -> None:
     engine = EmbeddedEngine(policy, tokenizer, cache_bytes=CACHE_BYTES)
     memory = PeakMemory(policy.device)
     sampling = SamplingParams(max_completion_tokens=job.completion_tokens)
-    batches = prompts_of_turns(job, tokenizer, read_rows(job.rows))
+    batches = prompts_of_turns(job, tokenizer)
     channel.ready(
         {
             "weights": str(policy.dtype).removeprefix("torch."),

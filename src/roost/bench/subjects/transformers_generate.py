@@ -12,7 +12,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from roost.bench.channel import Channel
 from roost.bench.job import Job
 from roost.bench.memory import PeakMemory
-from roost.bench.prompts import read_rows
 from roost.bench.subjects.caches import cache_blocks
 from roost.bench.subjects.decoding import prompts_of_turns, turn_of
 from roost.config.loading import build_config
@@ -58,7 +57,7 @@ def serve_continuous(job: Job, channel: Channel) -> None:
 def _serve(job: Job, channel: Channel, decode: Decode, more: dict[str, Any]) -> None:
     model = _load(job)
     memory = PeakMemory(model.device)
-    batches = prompts_of_turns(job, AutoTokenizer.from_pretrained(job.model), read_rows(job.rows))
+    batches = prompts_of_turns(job, AutoTokenizer.from_pretrained(job.model))
     channel.ready(
         {
             "weights": str(model.dtype).removeprefix("torch."),

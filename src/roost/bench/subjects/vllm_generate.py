@@ -7,7 +7,6 @@ import time
 from roost.bench.channel import Channel
 from roost.bench.job import Job
 from roost.bench.memory import PeakMemory
-from roost.bench.prompts import read_rows
 from roost.bench.subjects.caches import set_vllm_cache
 from roost.bench.subjects.decoding import prompts_of_turns, turn_of
 
@@ -36,7 +35,7 @@ def serve(job: Job, channel: Channel) -> None:
         detokenize=False,
     )
     memory = PeakMemory(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
-    batches = prompts_of_turns(job, llm.get_tokenizer(), read_rows(job.rows))
+    batches = prompts_of_turns(job, llm.get_tokenizer())
     channel.ready(
         {
             "vllm": __version__,
