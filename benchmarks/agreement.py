@@ -8,17 +8,17 @@ from __future__ import annotations
 import argparse
 
 import torch
-from generate import GENERATIONS, arithmetic_prompts
-from timing import table
-from train_step import roost_trainer
 
+from roost.bench.job import WORKLOADS
+from roost.bench.prompts import Prompter
+from roost.bench.tables import table
+from roost.bench.training import build_trainer, run_config
 from roost.engines.embedded import EmbeddedEngine
 from roost.engines.protocol import SamplingParams
-from roost.model.loading import load_policy
 from roost.samples import Group
 from roost.training.batch import TrainBatch
 
-PROMPTS = 4
+PROMPTS, GENERATIONS = 4, 8
 
 
 def main() -> None:
@@ -32,10 +32,10 @@ def main() -> None:
 
 def measure(model: str, method: str, tokens: int) -> dict[str, object]:
     """Sample with the engine, score with the trainer, compare."""
-    trainer = roost_trainer(model, method)
+    trainer, tokenizer = build_trainer(run_config(model, method, tokens))
     shake_adapter(trainer.policy.trainable_parameters())
-    _, tokenizer = load_policy(trainer.config.model)
-    prompts = arithmetic_prompts(model, tokenizer, PROMPTS)
+    prompter = Prompter(tokenizer)
+    prompts = prompter.encode(prompter.rows(PROMPTS, WORKLOADS["short"].prompt_tokens))
     groups = {prompt.id: Group(prompt, []) for prompt in prompts}
     engine = EmbeddedEngine(trainer.policy, tokenizer, cache_bytes=2**32)
     sampling = SamplingParams(max_completion_tokens=tokens)

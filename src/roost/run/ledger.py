@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -84,12 +85,25 @@ def peak_bytes(device: torch.device) -> int:
     """Most bytes held since ``reset_peak``; where the system cannot say, bytes held now."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_reserved(device))
-    status = Path("/proc/self/status")
-    if status.exists():
-        for line in status.read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    return int(psutil.Process().memory_info().rss)
+    return resident_peak(os.getpid())
+
+
+def resident_peak(pid: int) -> int:
+    """Most resident bytes of a process since its last ``reset_peak``; where the system cannot say,
+    bytes held now.
+
+    Raises:
+        psutil.NoSuchProcess: there is no such process.
+    """
+    status = Path(f"/proc/{pid}/status")
+    try:
+        lines = status.read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        lines = []  # Another system, or the process is gone, which psutil tells apart.
+    for line in lines:
+        if line.startswith("VmHWM:"):  # proc(5)
+            return int(line.split()[1]) * 1024
+    return int(psutil.Process(pid).memory_info().rss)
 
 
 def available_bytes(device: torch.device) -> int:

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Mapping
 from statistics import median
 
+import torch
+
 
 def alternate(subjects: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
     """Median seconds of each subject; one untimed round first, then all in turns.
@@ -17,22 +19,8 @@ def alternate(subjects: Mapping[str, Callable[[], object]], rounds: int) -> dict
         for name, subject in subjects.items():
             start = time.perf_counter()
             subject()
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
             if number:
                 seconds[name].append(time.perf_counter() - start)
     return {name: median(values) for name, values in seconds.items()}
-
-
-def table(rows: list[dict[str, object]]) -> str:
-    """Rows of the same keys as a Markdown table.
-
-    >>> print(table([{"what": "a", "s": 1.0}]))
-    | what | s |
-    |---|---|
-    | a | 1.00 |
-    """
-    names = list(rows[0])
-    lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
-    for row in rows:
-        cells = [f"{row[n]:.2f}" if isinstance(row[n], float) else str(row[n]) for n in names]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
