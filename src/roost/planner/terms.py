@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 Value = int | float | str | bool | None
 
@@ -43,7 +44,7 @@ class Term:
     source: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Phase:
     """What one card holds at once."""
 
@@ -52,7 +53,7 @@ class Phase:
     cards: str = "all"
     """Which cards: ``all``, ``trainer`` or ``rollout``."""
 
-    @property
+    @cached_property
     def bytes(self) -> int:
         """Sum of the terms."""
         return sum(term.bytes for term in self.terms)
