@@ -13,7 +13,7 @@ from roost import __version__
 from roost.config.loading import describe_fields
 from roost.errors import RoostError, did_you_mean
 
-COMMANDS = ("train", "eval", "show", "config")
+COMMANDS = ("train", "plan", "eval", "show", "config")
 
 EXIT_ERROR = 2
 """Something is wrong with what was asked."""
@@ -24,12 +24,30 @@ EXIT_INTERRUPTED = 130
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Name the nearest command where one is misspelt."""
-        if "invalid choice" in message and "'" in message:
+        if message.startswith("argument COMMAND: invalid choice"):
             wrong = message.split("'")[1]
             message = f"unknown command {wrong!r}.{did_you_mean(wrong, COMMANDS)}"
+        elif message.startswith("argument -"):
+            message = _explain_value(message.removeprefix("argument "))
         elif message.startswith("unrecognized arguments: "):
             message = _explain_unknown(message.removeprefix("unrecognized arguments: "))
         self.exit(EXIT_ERROR, f"error: {message}\nSee `{self.prog} --help`.\n")
+
+
+def _explain_value(problem: str) -> str:
+    """What is wrong with the value of an option: its name, the value, what is allowed."""
+    option, _, problem = problem.partition(": ")
+    option = option.split("/")[0].split(",")[0]
+    if problem.startswith("invalid choice: '"):
+        wrong, _, rest = problem.removeprefix("invalid choice: '").partition("'")
+        allowed = [one.strip(" '") for one in rest.partition("choose from ")[2][:-1].split(",")]
+        near = did_you_mean(wrong, allowed)
+        hint = near if "Did you mean" in near else ""
+        return f"{option} {wrong!r}: allowed are {', '.join(allowed)}.{hint}"
+    for kind, what in (("int", "a whole number"), ("float", "a number")):
+        if problem.startswith(f"invalid {kind} value: "):
+            return f"{option} {problem.partition(': ')[2]}: should be {what}."
+    return f"{option}: {problem}"
 
 
 def _explain_unknown(arguments: str) -> str:
