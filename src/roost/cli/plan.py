@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from roost.cli.plan_options import Asked, add_options, ask, chosen_values
+from roost.cli.plan_options import Asked, add_options, ask, chosen_values, flag, flags_given
+from roost.cli.plan_recipe import RunPlan, recipe_values
 from roost.cli.train import add_overrides
+from roost.config import RunConfig
+from roost.config.loading import load_config
 from roost.errors import ConfigError
 from roost.planner.layouts import choose
 from roost.planner.plan import Plan
@@ -78,14 +81,36 @@ def run(args: argparse.Namespace) -> int:
     """Print a plan; 1 where it does not fit."""
     if args.html is not None and (args.explain or args.search or args.sweep):
         raise ConfigError("--html: draws a plan or a --compare; leave --search and the like out.")
+    if args.recipe is None and args.overrides:
+        raise ConfigError("--set: changes a recipe, and none is given. Use the options of `plan`.")
+    values: dict[str, Any] = {}
+    if args.recipe is not None:
+        config = load_config(args.recipe, args.overrides)
+        if (config.plan.gpu or args.gpu or args.compare) is None:
+            return _this_machine(args, config)
+        values = recipe_values(config)
     if args.compare is not None:
-        return _compare(args)
-    asked = ask(args, {})
+        return _compare(args, values)
+    asked = ask(args, values)
     if args.search is not None:
         return _search(args, asked)
     if args.sweep is not None:
         return _sweep(args, asked)
     return _one(args, take(asked))
+
+
+def _this_machine(args: argparse.Namespace, config: RunConfig) -> int:
+    """What `roost train` would run here."""
+    flags = flags_given(args)
+    views = {name: getattr(args, name) for name in ("search", "sweep", "html")}
+    named = [flag(name) for name in (*flags, *(n for n, v in views.items() if v is not None))]
+    if named:
+        raise ConfigError(
+            f"{named[0]}: plans for cards, and the recipe names none. Add --gpu NAME, or leave it "
+            "out for what `roost train` would run on this machine (fields: --set)."
+        )
+    plan = RunPlan(config, args.recipe.parent)
+    return 0 if plan.show(as_json=args.json, explain=args.explain) else EXIT_TOO_BIG
 
 
 def take(asked: Asked) -> Plan:
@@ -140,7 +165,7 @@ def _search(args: argparse.Namespace, asked: Asked) -> int:
     return EXIT_TOO_BIG if args.json else _one(args, choose(request))
 
 
-def _compare(args: argparse.Namespace) -> int:
+def _compare(args: argparse.Namespace, recipe: Mapping[str, Any]) -> int:
     from roost.cli.plan_lists import print_compare
 
     names = [name.strip() for name in args.compare.split(",") if name.strip()]
@@ -148,7 +173,8 @@ def _compare(args: argparse.Namespace) -> int:
         raise ConfigError(f"--compare {args.compare!r}: name at least two cards, as in A100,H100.")
     if args.gpu is not None:
         raise ConfigError("--gpu: leave it out where --compare names the cards.")
-    plans = [take(ask(args, {}, card=name)) for name in names]
+    rest = {name: value for name, value in recipe.items() if name != "gpu"}
+    plans = [take(ask(args, rest, card=name)) for name in names]
     if args.json:
         print(json.dumps({"plans": [plan.as_dict() for plan in plans]}))
     else:

@@ -9,6 +9,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from roost.config.schema import SMALL_MODEL_PARAMETERS
 from roost.errors import ConfigError, did_you_mean
 from roost.planner.cards import Registry, registry
 from roost.planner.engine_memory import max_sequences
@@ -61,6 +62,7 @@ WISHES = {
 }
 HARDWARE = {"price": "price", "network_gbps": "network_gbps", "pcie_gbps": "pcie_gbps"}
 OWN = ("model", "gpu", "gpus", "nodes", "processor", "convention")
+NAMES = (*WORKLOAD, *TRAINING, *ENGINE, *WISHES, *HARDWARE, *OWN)
 SILENT = {
     *("mean_prompt_length", "mean_completion_length", "iterations", "full_logits"),
     *("share_prompts", "weight_dtype", "max_num_batched_tokens", "enforce_eager"),
@@ -194,6 +196,12 @@ class Asked:
     """Servers, where their number was given."""
 
 
+def flags_given(args: argparse.Namespace) -> dict[str, Any]:
+    """The options that were not left out."""
+    values = {name: getattr(args, name) for name in NAMES}
+    return {name: value for name, value in values.items() if value is not None}
+
+
 def ask(args: argparse.Namespace, recipe: Mapping[str, Any], *, card: str | None = None) -> Asked:
     """The request that options make, over what a recipe says.
 
@@ -206,9 +214,7 @@ def ask(args: argparse.Namespace, recipe: Mapping[str, Any], *, card: str | None
         ConfigError: something is unknown or contradicts the rest.
         ModelError: the model is not found.
     """
-    names = (*WORKLOAD, *TRAINING, *ENGINE, *WISHES, *HARDWARE, *OWN)
-    flags = {name: getattr(args, name) for name in names}
-    given = {**recipe, **{name: value for name, value in flags.items() if value is not None}}
+    given = {**recipe, **flags_given(args)}
     known = registry() if args.card_file is None else registry().with_file(args.card_file)
     card = given.get("gpu") or card
     if "model" not in given:
@@ -216,6 +222,9 @@ def ask(args: argparse.Namespace, recipe: Mapping[str, Any], *, card: str | None
     if card is None:
         raise ConfigError('--gpu: name a card to plan for, such as --gpu "H100 SXM".')
     model = find_shape(given["model"])
+    if given.get("dtype") == "auto":
+        small = model.shape.parameters < SMALL_MODEL_PARAMETERS
+        given["dtype"] = "float32" if small else "bfloat16"
     hardware = Hardware(
         known.card(card),
         gpus_per_node=1 if given.get("gpus", AUTO) == AUTO else given["gpus"],
@@ -232,7 +241,7 @@ def ask(args: argparse.Namespace, recipe: Mapping[str, Any], *, card: str | None
         engine=Engine(**_pick(given, ENGINE)),
         wishes=Wishes(**_pick(given, WISHES)),
         convention=given.get("convention", "visible"),
-        chosen=tuple(_flag(name) for name in names if name not in given and name not in SILENT),
+        chosen=tuple(flag(name) for name in NAMES if name not in given and name not in SILENT),
     )
     return Asked(request, known, given.get("gpus", AUTO) == AUTO, given.get("nodes"))
 
@@ -241,18 +250,19 @@ def _pick(given: Mapping[str, Any], table: Mapping[str, str]) -> dict[str, Any]:
     return {field: given[name] for name, field in table.items() if name in given}
 
 
-def _flag(name: str) -> str:
+def flag(name: str) -> str:
+    """An option as it is typed."""
     return "--" + name.replace("_", "-")
 
 
 def _workload(given: Mapping[str, Any]) -> Workload:
     work = Workload(**_pick(given, WORKLOAD))
-    for flag, mean, most in (
+    for which, mean, most in (
         ("prompt-length", work.mean_prompt_tokens, work.prompt_tokens),
         ("completion-length", work.mean_completion_tokens, work.completion_tokens),
     ):
         if mean is not None and mean > most:
-            raise ConfigError(f"--mean-{flag} {mean:g}: is above the longest, --{flag} {most}.")
+            raise ConfigError(f"--mean-{which} {mean:g}: is above the longest, --{which} {most}.")
     return work
 
 
@@ -295,8 +305,8 @@ def chosen_values(plan: Plan) -> dict[str, Any]:
     )
     for table, values in tables:
         own = {**{name: getattr(values, field) for name, field in table.items()}, **own}
-    return {name: own[name] for flag in request.chosen if (name := _name(flag)) in own}
+    return {name: own[name] for option in request.chosen if (name := _name(option)) in own}
 
 
-def _name(flag: str) -> str:
-    return flag.removeprefix("--").replace("-", "_")
+def _name(option: str) -> str:
+    return option.removeprefix("--").replace("-", "_")

@@ -94,7 +94,7 @@ def layout_text(plan: Plan) -> str:
 def _rows(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "layout", escape(layout_text(plan))
     for number, phase in enumerate(plan.phases):
-        yield ("memory" if number == 0 else ""), _phase_row(phase, plan.request.card_bytes)
+        yield ("memory" if number == 0 else ""), phase_row(phase, plan.request.card_bytes)
     yield "rollouts", _rollouts(plan)
     yield "step", _step(plan)
     yield "binds", escape(plan.binding)
@@ -103,7 +103,8 @@ def _rows(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "sharing", f"each prompt once saves {gain:.2f} x tokens: G (P + R) / (P + G R)"
 
 
-def _phase_row(phase: Phase, card: int) -> str:
+def phase_row(phase: Phase, card: int) -> str:
+    """A bar for a phase, with its largest parts."""
     filled = min(BAR, round(BAR * phase.bytes / card))
     color = "red" if phase.bytes > card else "green"
     bar = f"[{color}]{'█' * filled}[/{color}][dim]{'░' * (BAR - filled)}[/dim]"

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from math import exp, log, sqrt
 from typing import Any
 
-from roost.errors import ConfigError, did_you_mean
 from roost.planner import power
 from roost.planner.book import Book
 from roost.planner.constants import PUBLISHED, Constants
@@ -15,7 +14,7 @@ from roost.planner.engine_memory import EngineMemory, engine_memory, max_sequenc
 from roost.planner.links import traffic
 from roost.planner.phases import phases, training_budget
 from roost.planner.request import BYTES, Layout, Request
-from roost.planner.terms import Figure, Phase, gib
+from roost.planner.terms import Figure, Phase, find_figure, gib, term_figures
 from roost.planner.timing import Seconds, seconds
 from roost.planner.trainer_memory import TrainerMemory, trainer_memory
 
@@ -83,28 +82,16 @@ class Plan:
         Raises:
             ConfigError: there is no such figure.
         """
-        figures = {**self.figures, **self._term_figures()}
-        if name not in figures:
-            raise ConfigError(
-                f"--explain {name!r}: the plan has no such figure.{did_you_mean(name, figures)}"
-                " --json lists them all."
-            )
-        return figures[name]
-
-    def _term_figures(self) -> dict[str, Figure]:
         room = {"card_bytes": self.request.card_bytes, "peak_bytes": self.peak.bytes}
-        formula = "card memory - the largest phase"
-        out = {
-            "headroom_bytes": Figure("headroom_bytes", self.headroom_bytes, "bytes", formula, room)
-        }
-        for phase in self.phases:
-            path = f"phases.{phase.name}"
-            inputs = {term.name: term.bytes for term in phase.terms}
-            out[path] = Figure(path, phase.bytes, "bytes", "sum of its terms", inputs)
-            for term in phase.terms:
-                key = f"{path}.{term.name.lower().replace(' ', '_')}"
-                out[key] = Figure(key, term.bytes, "bytes", term.formula, term.inputs, term.source)
-        return out
+        spare = Figure(
+            "headroom_bytes",
+            self.headroom_bytes,
+            "bytes",
+            "card memory - the largest phase",
+            room,
+        )
+        figures = {**self.figures, **term_figures(self.phases), spare.name: spare}
+        return find_figure(figures, name)
 
     def problem(self) -> str | None:
         """Why it does not fit, in one sentence; None where it does."""

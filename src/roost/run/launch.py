@@ -146,9 +146,14 @@ def announce(prepared: Prepared, display: Display) -> None:
     )
     for line in prepared.plan.short():
         display.say(f"plan    {line}")
+    if config.plan.gpu is not None:
+        display.say(
+            f"note    [plan] is for {config.plan.gpu}; this run takes one device of this machine "
+            "and the embedded engine"
+        )
 
 
-RESUME_MAY_CHANGE = ("train.steps", "output.", "rollout.cache_bytes", "rewards.workers")
+RESUME_MAY_CHANGE = ("train.steps", "output.", "plan.", "rollout.cache_bytes", "rewards.workers")
 """Fields that a resumed run may set anew: none of them alters what a step computes."""
 
 
