@@ -10,7 +10,6 @@ from importlib import import_module
 from typing import NoReturn
 
 from roost import __version__
-from roost.config.loading import describe_fields
 from roost.errors import RoostError, did_you_mean, nearest
 
 COMMANDS = ("train", "plan", "eval", "show", "config")
@@ -56,6 +55,9 @@ def _explain_value(problem: str) -> str:
 def _explain_unknown(wrong: str, options: Sequence[str]) -> str:
     """What was meant by an argument that the command does not take: often a field of the
     recipe."""
+    # Here, not above: commands that need no recipe do not wait for its schema.
+    from roost.config.loading import describe_fields
+
     name = wrong.lstrip("-").partition("=")[0].replace("-", "_")
     fields = [field.name for field in describe_fields()]
     homes = [field for field in fields if name in (field, field.rpartition(".")[2])]
@@ -65,26 +67,29 @@ def _explain_unknown(wrong: str, options: Sequence[str]) -> str:
         return f"no option {wrong}. Fields of the recipe are set with {sets}."
     if not wrong.startswith("-"):
         return f"one argument too many: {wrong}."
-    near = nearest(wrong.partition("=")[0], options)
-    return f"no option {wrong}.{f' Did you mean {near}?' if near else ''}"
+    # Without their dashes, which make short options look alike.
+    near = nearest(wrong.partition("=")[0].lstrip("-"), [one.lstrip("-") for one in options])
+    return f"no option {wrong}.{f' Did you mean --{near}?' if near else ''}"
 
 
-def build_parser() -> tuple[argparse.ArgumentParser, Mapping[str, _Parser]]:
+def build_parser(commands: Sequence[str]) -> tuple[argparse.ArgumentParser, Mapping[str, _Parser]]:
     """The parser, and that of each command."""
     parser = _Parser(prog="roost", description="GRPO for language models on the GPUs people have.")
     parser.add_argument("--version", action="version", version=f"roost {__version__}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name in COMMANDS:
+    for name in commands:
         import_module(f"roost.cli.{name}").add_parser(subparsers)
     return parser, subparsers.choices
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code."""
-    parser, commands = build_parser()
+    argv = sys.argv[1:] if argv is None else argv
+    # A command that is named first needs no other, nor what the others import.
+    parser, parsers = build_parser(argv[:1] if argv[:1] and argv[0] in COMMANDS else COMMANDS)
     args, unknown = parser.parse_known_args(argv)
     if unknown:
-        commands[args.command].refuse(unknown[0])
+        parsers[args.command].refuse(unknown[0])
     try:
         code: int = import_module(f"roost.cli.{args.command}").run(args)
     except RoostError as error:

@@ -7,20 +7,18 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
+from roost.cli.overrides import add_overrides
 from roost.cli.plan_options import Asked, add_options, ask, chosen_values, flag, flags_given
-from roost.cli.plan_recipe import RunPlan, recipe_values
-from roost.cli.train import add_overrides
-from roost.config import RunConfig
-from roost.config.loading import load_config
 from roost.errors import ConfigError
 from roost.planner.layouts import choose
 from roost.planner.plan import Plan
 from roost.planner.search import Order, ranked, search, smallest
 from roost.planner.suggestions import suggestions
+
+if TYPE_CHECKING:
+    from roost.config import RunConfig
 
 EXIT_TOO_BIG = 1
 """The plan does not fit."""
@@ -85,6 +83,10 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("--set: changes a recipe, and none is given. Use the options of `plan`.")
     values: dict[str, Any] = {}
     if args.recipe is not None:
+        # Here, not above: a plan from options alone needs no schema of recipes.
+        from roost.cli.plan_recipe import recipe_values
+        from roost.config.loading import load_config
+
         config = load_config(args.recipe, args.overrides)
         if (config.plan.gpu or args.gpu or args.compare) is None:
             return _this_machine(args, config)
@@ -101,6 +103,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _this_machine(args: argparse.Namespace, config: RunConfig) -> int:
     """What `roost train` would run here."""
+    from roost.cli.plan_recipe import RunPlan
+
     flags = flags_given(args)
     views = {name: getattr(args, name) for name in ("search", "sweep", "html")}
     named = [flag(name) for name in (*flags, *(n for n, v in views.items() if v is not None))]
@@ -129,13 +133,13 @@ def plan_json(plan: Plan) -> dict[str, Any]:
 def _one(args: argparse.Namespace, plan: Plan) -> int:
     from roost.cli.plan_table import print_plan
 
+    _write_page(args.html, [plan])
     if args.explain:
         _explain(plan, args.explain, as_json=args.json)
     elif args.json:
         print(json.dumps(plan_json(plan)))
     else:
-        print_plan(plan, suggestions(plan), Console(highlight=False))
-    _write_page(args.html, [plan])
+        print_plan(plan, suggestions(plan))
     return 0 if plan.fits else EXIT_TOO_BIG
 
 
@@ -158,7 +162,7 @@ def _search(args: argparse.Namespace, asked: Asked) -> int:
     if args.json:
         print(json.dumps({"order": args.search, "plans": [plan.as_dict() for plan in plans]}))
     elif plans:
-        print_search(plans, args.search, Console(highlight=False))
+        print_search(plans, args.search)
     if plans:
         return 0
     # What stands in the way is said by the nearest plan, as without --search.
@@ -175,11 +179,11 @@ def _compare(args: argparse.Namespace, recipe: Mapping[str, Any]) -> int:
         raise ConfigError("--gpu: leave it out where --compare names the cards.")
     rest = {name: value for name, value in recipe.items() if name != "gpu"}
     plans = [take(ask(args, rest, card=name)) for name in names]
+    _write_page(args.html, plans)
     if args.json:
         print(json.dumps({"plans": [plan.as_dict() for plan in plans]}))
     else:
-        print_compare(plans, Console(highlight=False))
-    _write_page(args.html, plans)
+        print_compare(plans)
     return 0 if any(plan.fits for plan in plans) else EXIT_TOO_BIG
 
 
@@ -194,7 +198,7 @@ def _sweep(args: argparse.Namespace, asked: Asked) -> int:
     if args.json:
         print(json.dumps(swept.as_dict()))
     else:
-        print_sweep(swept, Console(highlight=False))
+        print_sweep(swept)
     return 0 if any(plan.fits for plan in swept.plans) else EXIT_TOO_BIG
 
 

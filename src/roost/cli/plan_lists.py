@@ -21,8 +21,9 @@ NARROW = ("layout", "step", "to spare", "tokens/s")
 """Columns that are never broken."""
 
 
-def print_search(plans: Sequence[Plan], order: Order, console: Console) -> None:
+def print_search(plans: Sequence[Plan], order: Order) -> None:
     """Print the layouts that fit, with their rank by each order."""
+    console = Console(highlight=False)
     console.print(_head(plans[0]))
     ranks = {name: _ranks(plans, name) for name in ("time", "headroom", "cost")}
     table = _table("layout", "step", "to spare", "at once", "cards x s", *ranks)
@@ -78,8 +79,9 @@ ROWS: dict[str, Callable[[Plan], str]] = {
 }
 
 
-def print_compare(plans: Sequence[Plan], console: Console) -> None:
+def print_compare(plans: Sequence[Plan]) -> None:
     """Print the same request on several cards, a column each."""
+    console = Console(highlight=False)
     console.print(subject(plans[0]))
     table = _table("", *(plan.request.hardware.card.name for plan in plans))
     for name, cell in ROWS.items():
@@ -90,8 +92,9 @@ def print_compare(plans: Sequence[Plan], console: Console) -> None:
     console.print(table)
 
 
-def print_sweep(swept: Sweep, console: Console) -> None:
+def print_sweep(swept: Sweep) -> None:
     """Print a sweep with a bar for the completion tokens of a second."""
+    console = Console(highlight=False)
     console.print(_head(swept.plans[0]))
     rates = [_rate(plan) for plan in swept.plans]
     table = _table(swept.name, "at once", "passes", "step", "tokens/s", "")

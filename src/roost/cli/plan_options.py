@@ -9,7 +9,6 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from roost.config.schema import SMALL_MODEL_PARAMETERS
 from roost.errors import ConfigError, did_you_mean
 from roost.planner.cards import Registry, registry
 from roost.planner.engine_memory import max_sequences
@@ -222,7 +221,9 @@ def ask(args: argparse.Namespace, recipe: Mapping[str, Any], *, card: str | None
     if card is None:
         raise ConfigError('--gpu: name a card to plan for, such as --gpu "H100 SXM".')
     model = find_shape(given["model"])
-    if given.get("dtype") == "auto":
+    if given.get("dtype") == "auto":  # a recipe's, so its schema is loaded already
+        from roost.config.schema import SMALL_MODEL_PARAMETERS
+
         small = model.shape.parameters < SMALL_MODEL_PARAMETERS
         given["dtype"] = "float32" if small else "bfloat16"
     hardware = Hardware(

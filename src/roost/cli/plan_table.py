@@ -19,8 +19,9 @@ PARTS = 4
 """Terms of a phase that are named."""
 
 
-def print_plan(plan: Plan, changes: Sequence[Suggestion], console: Console) -> None:
+def print_plan(plan: Plan, changes: Sequence[Suggestion]) -> None:
     """Print one plan."""
+    console = Console(highlight=False)
     print_head(plan, console)
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(style="cyan", no_wrap=True)
