@@ -100,7 +100,7 @@ def print_sweep(swept: Sweep) -> None:
     table = _table(swept.name, "at once", "passes", "step", "tokens/s", "")
     for value, plan, rate in zip(swept.values, swept.plans, rates, strict=True):
         if not plan.fits:
-            bar = f"[red]{'·' * BAR} does not fit: {gib(plan.short_bytes)} short[/red]"
+            bar = f"[red]does not fit: {gib(plan.short_bytes)} short[/red]"
             table.add_row(f"{value:,}", "-", "-", "-", "-", bar)
             continue
         filled = max(1, round(BAR * rate / max(rates)))

@@ -13,9 +13,9 @@ from roost.planner.plan import Plan
 from roost.planner.suggestions import Suggestion
 from roost.planner.terms import Phase, gib
 
-BAR = 24
+BAR = 16
 """Columns of a bar that stands for a whole card."""
-PARTS = 4
+PARTS = 2
 """Terms of a phase that are named."""
 
 
@@ -83,7 +83,8 @@ def layout_text(plan: Plan) -> str:
         return "*" if flag in plan.request.chosen else ""
 
     engines = f"{layout.replicas} engine{'s' if layout.replicas > 1 else ''}{star('--replicas')}"
-    over = f" over {layout.tensor_parallel} cards{star('--tensor-parallel')} each"
+    many = "card" if layout.tensor_parallel == 1 else "cards each"
+    over = f" over {layout.tensor_parallel}{star('--tensor-parallel')} {many}"
     share = f"{layout.utilization:g}{star('--gpu-memory-utilization')} of a card"
     trainer = f"trainer {layout.strategy}{star('--strategy')} on {layout.trainer_gpus}"
     sleep = ""
