@@ -23,6 +23,9 @@ CHECK = f"import sys; print([m for m in {HEAVY!r} if m in sys.modules])"
         "build_config({'model': 'x'}); describe_fields()",
         "import contextlib, io\nfrom roost.cli import main\n"
         "with contextlib.redirect_stdout(io.StringIO()):\n    assert main(['config']) == 0",
+        "import contextlib, io\nfrom roost.cli import main\n"
+        "cards = ['--model', 'Qwen3-8B', '--gpu', 'H100', '--gpus', '2']\n"
+        "with contextlib.redirect_stdout(io.StringIO()):\n    assert main(['plan', *cards]) == 0",
     ],
 )
 def test_light(first: str) -> None:

@@ -55,7 +55,7 @@ def test_longer_completions_never_leave_room_for_more() -> None:
 
 
 def test_an_explanation_names_formula_and_inputs() -> None:
-    text = "\n".join(plan_8b(0.5).explain("rollout.resident_rollouts"))
+    text = "\n".join(plan_8b(0.5).explain("rollout.resident_rollouts").lines())
     assert "52" in text
     assert "formula:" in text
 

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from roost.cli.train import add_overrides
+from roost.cli.overrides import add_overrides
 from roost.config.loading import parse_overrides
 
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import NoReturn
 
 from roost import __version__
-from roost.config.loading import settable_names
-from roost.errors import RoostError, did_you_mean
+from roost.errors import RoostError, did_you_mean, nearest
 
-COMMANDS = ("train", "eval", "show", "config", "bench")
+COMMANDS = ("train", "plan", "eval", "show", "config", "bench")
 
 EXIT_ERROR = 2
 """Something is wrong with what was asked."""
@@ -24,17 +23,41 @@ EXIT_INTERRUPTED = 130
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Name the nearest command where one is misspelt."""
-        if "invalid choice" in message and "'" in message:
+        if message.startswith("argument COMMAND: invalid choice"):
             wrong = message.split("'")[1]
             message = f"unknown command {wrong!r}.{did_you_mean(wrong, COMMANDS)}"
-        elif message.startswith("unrecognized arguments: "):
-            message = _explain_unknown(message.removeprefix("unrecognized arguments: "))
+        elif message.startswith("argument -"):
+            message = _explain_value(message.removeprefix("argument "))
         self.exit(EXIT_ERROR, f"error: {message}\nSee `{self.prog} --help`.\n")
 
+    def refuse(self, wrong: str) -> NoReturn:
+        """Say what was meant by an argument that the command does not take."""
+        self.error(_explain_unknown(wrong, list(self._option_string_actions)))
 
-def _explain_unknown(arguments: str) -> str:
-    """What was meant by arguments that no command takes: often a field of the recipe."""
-    wrong = arguments.split()[0]
+
+def _explain_value(problem: str) -> str:
+    """What is wrong with the value of an option: its name, the value, what is allowed."""
+    option, _, problem = problem.partition(": ")
+    option = option.split("/")[0].split(",")[0]
+    if problem.startswith("invalid choice: "):
+        wrong, _, rest = problem.removeprefix("invalid choice: ").partition(" (choose from ")
+        wrong = wrong.strip("'")
+        allowed = [one.strip(" '") for one in rest[:-1].split(",")]
+        near = did_you_mean(wrong, allowed)
+        hint = near if "Did you mean" in near else ""
+        return f"{option} {wrong!r}: allowed are {', '.join(allowed)}.{hint}"
+    for kind, what in (("int", "a whole number"), ("float", "a number")):
+        if problem.startswith(f"invalid {kind} value: "):
+            return f"{option} {problem.partition(': ')[2]}: should be {what}."
+    return f"{option}: {problem}"
+
+
+def _explain_unknown(wrong: str, options: Sequence[str]) -> str:
+    """What was meant by an argument that the command does not take: often a field of the
+    recipe."""
+    # Here, not above: commands that need no recipe do not wait for its schema.
+    from roost.config.loading import settable_names
+
     name = wrong.lstrip("-").partition("=")[0].replace("-", "_")
     fields = settable_names()
     homes = [field for field in fields if name in (field, field.rpartition(".")[2])]
@@ -42,23 +65,31 @@ def _explain_unknown(arguments: str) -> str:
     if wrong.startswith("--") and (homes or name in sections):
         sets = " or ".join(f"--set {home}=VALUE" for home in homes or [name])
         return f"no option {wrong}. Fields of the recipe are set with {sets}."
-    what = "no option" if wrong.startswith("-") else "one argument too many:"
-    return f"{what} {wrong}."
+    if not wrong.startswith("-"):
+        return f"one argument too many: {wrong}."
+    # Without their dashes, which make short options look alike.
+    near = nearest(wrong.partition("=")[0].lstrip("-"), [one.lstrip("-") for one in options])
+    return f"no option {wrong}.{f' Did you mean --{near}?' if near else ''}"
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The parser with all commands."""
+def build_parser(commands: Sequence[str]) -> tuple[argparse.ArgumentParser, Mapping[str, _Parser]]:
+    """The parser, and that of each command."""
     parser = _Parser(prog="roost", description="GRPO for language models on the GPUs people have.")
     parser.add_argument("--version", action="version", version=f"roost {__version__}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name in COMMANDS:
+    for name in commands:
         import_module(f"roost.cli.{name}").add_parser(subparsers)
-    return parser
+    return parser, subparsers.choices
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code."""
-    args = build_parser().parse_args(argv)
+    argv = sys.argv[1:] if argv is None else argv
+    # A command that is named first needs no other, nor what the others import.
+    parser, parsers = build_parser(argv[:1] if argv[:1] and argv[0] in COMMANDS else COMMANDS)
+    args, unknown = parser.parse_known_args(argv)
+    if unknown:
+        parsers[args.command].refuse(unknown[0])
     try:
         code: int = import_module(f"roost.cli.{args.command}").run(args)
         sys.stdout.flush()  # here, not at exit, where a closed pipe would be a traceback

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from roost.cli.overrides import add_overrides
 from roost.config import RunConfig
 from roost.config.loading import load_config, quickstart_path
 from roost.errors import ConfigError
@@ -31,18 +32,6 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--dry-run", action="store_true", help="check everything, load no weights")
     parser.add_argument("--force", action="store_true", help="start a run that the plan refuses")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
-
-
-def add_overrides(parser: argparse.ArgumentParser) -> None:
-    """The ``--set`` option, which other commands share."""
-    parser.add_argument(
-        "--set",
-        dest="overrides",
-        metavar="SECTION.FIELD=VALUE",
-        action="append",
-        default=[],
-        help="set a field of the configuration; may be given more than once",
-    )
 
 
 def run(args: argparse.Namespace) -> int:

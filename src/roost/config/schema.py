@@ -21,6 +21,9 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+SMALL_MODEL_PARAMETERS = 50_000_000
+"""Below this, ``model.dtype = "auto"`` is float32."""
+
 
 class Section(BaseModel):
     """A table of the configuration; unknown fields are errors, values are checked strictly."""
@@ -278,6 +281,39 @@ class OutputConfig(Section):
     """Experiment trackers that also receive the metrics."""
 
 
+class PlanConfig(Section):
+    """The cards that a recipe is meant for. `roost plan` reads it; a run takes the machine it is
+    on."""
+
+    main_field = "gpu"
+
+    gpu: str | None = None
+    """A card by name, such as `H200 NVL`."""
+    gpus: int | None = Field(None, ge=1)
+    """Cards of one node; by default the fewest that fit."""
+    nodes: int | None = Field(None, ge=1)
+    """Servers."""
+    mode: Literal["colocate", "server"] | None = None
+    """Trainer and engine on the same cards, or each on its own."""
+    gpu_memory_utilization: float | None = Field(None, gt=0, le=1)
+    """The engine's share of each of its cards."""
+    sleep_level: int | None = Field(None, ge=0, le=2)
+    """What a colocated engine does while the trainer works: 0 stays, 1 moves its weights to the
+    host, 2 drops them."""
+    tensor_parallel: int | None = Field(None, ge=1)
+    """Cards of one engine."""
+    replicas: int | None = Field(None, ge=1)
+    """Engines."""
+    trainer_gpus: int | None = Field(None, ge=1)
+    """Cards that train."""
+    strategy: Literal["ddp", "fsdp", "hybrid"] | None = None
+    """Whether the trainer's states are copied to each card, divided over all, or over a node's."""
+    prompt_length: int | None = Field(None, ge=1)
+    """Longest prompt to plan for; by default `data.max_prompt_tokens`, or 512."""
+    price: float | None = Field(None, ge=0)
+    """Of one card for an hour."""
+
+
 class RunConfig(Section):
     """A whole run."""
 
@@ -301,3 +337,5 @@ class RunConfig(Section):
     """The evaluation."""
     output: OutputConfig = OutputConfig()
     """The run folder."""
+    plan: PlanConfig = PlanConfig()
+    """The cards to plan for."""

@@ -16,14 +16,12 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 from roost.config import ModelConfig
+from roost.config.schema import SMALL_MODEL_PARAMETERS
 from roost.errors import ModelError
 from roost.model import attention
 from roost.model.outline import lacks_tensors, other_shapes, outline
 from roost.model.policy import Policy
 from roost.model.source import HUB_ID, ModelSource, find_model, near_folder
-
-SMALL_MODEL_PARAMETERS = 50_000_000
-"""Below this, ``dtype = "auto"`` is float32."""
 
 
 def load_model_config(source: ModelSource) -> Any:

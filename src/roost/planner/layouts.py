@@ -96,6 +96,8 @@ def _colocated(request: Request) -> Iterator[Layout]:
 
 def _served(request: Request) -> Iterator[Layout]:
     wishes, gpus = request.wishes, request.hardware.gpus
+    if wishes.sleep_level:
+        return  # a server has its cards to itself
     share = wishes.utilization if wishes.utilization is not None else SERVER_UTILIZATION
     for tp in _degrees(request, gpus - 1):
         for replicas in range(1, (gpus - 1) // tp + 1):
@@ -137,6 +139,11 @@ def _nothing(request: Request) -> str:
         return (
             "--mode server needs at least 2 cards, one to train and one to generate; there is "
             f"{gpus}. Use --mode colocate or --gpus 2."
+        )
+    if wishes.mode == "server" and wishes.sleep_level:
+        return (
+            f"--sleep-level {wishes.sleep_level}: a server has its cards to itself and never "
+            "sleeps. Use --mode colocate, or leave --sleep-level out."
         )
     asked = {
         "--tensor-parallel": wishes.tensor_parallel,

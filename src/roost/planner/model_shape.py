@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class Linear:
         return rank * (self.inputs + self.outputs) if self.adapted else 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Block:
     """Decoder layers that are alike."""
 
@@ -48,7 +49,7 @@ class Block:
     window: int | None = None
     """Attention reaches this many tokens back, so the cache holds no more; None is all."""
 
-    @property
+    @cached_property
     def parameters(self) -> int:
         """Parameters of one layer."""
         return sum(linear.parameters for linear in self.linears) + self.norm_parameters
@@ -58,9 +59,12 @@ class Block:
         return tokens if self.window is None else min(tokens, self.window)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ModelShape:
-    """What the planner needs of a decoder-only model."""
+    """What the planner needs of a decoder-only model.
+
+    Sums are kept once computed: a search asks for each of them hundreds of times.
+    """
 
     model_type: str
     hidden: int
@@ -85,41 +89,41 @@ class ModelShape:
     max_positions: int = 0
     """Context length; 0 where the config does not say."""
 
-    @property
+    @cached_property
     def layers(self) -> int:
         """Decoder layers."""
         return sum(block.count for block in self.blocks)
 
-    @property
+    @cached_property
     def largest_layer_parameters(self) -> int:
         """Parameters of the largest decoder layer."""
         return max(block.parameters for block in self.blocks)
 
-    @property
+    @cached_property
     def embedding_parameters(self) -> int:
         """Parameters of the input embedding."""
         return self.vocabulary * self.hidden
 
-    @property
+    @cached_property
     def linear_parameters(self) -> int:
         """Parameters of the decoder layers' linear weights: what 4-bit quantisation packs."""
         return sum(b.count * sum(x.parameters for x in b.linears) for b in self.blocks)
 
-    @property
+    @cached_property
     def parameters(self) -> int:
         """All parameters; a tied head counts once."""
         embeddings = self.embedding_parameters * (1 if self.tied_embeddings else 2)
         layers = sum(block.count * block.parameters for block in self.blocks)
         return embeddings + layers + self.hidden + self.extra_parameters
 
-    @property
+    @cached_property
     def multiplied_parameters(self) -> int:
         """Weights that one token is multiplied with: active experts only, the head once, and not
         the input embedding, which is a look-up."""
         active = sum(b.count * sum(x.active_parameters for x in b.linears) for b in self.blocks)
         return active + self.embedding_parameters
 
-    @property
+    @cached_property
     def read_parameters(self) -> int:
         """Weights that a large decode batch reads: all but the input embedding look-up."""
         return self.linear_parameters + self.embedding_parameters

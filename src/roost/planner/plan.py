@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from math import exp, log, sqrt
 from typing import Any
 
-from roost.errors import ConfigError, did_you_mean
 from roost.planner import power
 from roost.planner.book import Book
 from roost.planner.constants import PUBLISHED, Constants
@@ -15,7 +14,7 @@ from roost.planner.engine_memory import EngineMemory, engine_memory, max_sequenc
 from roost.planner.links import traffic
 from roost.planner.phases import phases, training_budget
 from roost.planner.request import BYTES, Layout, Request
-from roost.planner.terms import Figure, Phase, gib
+from roost.planner.terms import Figure, Phase, find_figure, gib, term_figures
 from roost.planner.timing import Seconds, seconds
 from roost.planner.trainer_memory import TrainerMemory, trainer_memory
 
@@ -74,8 +73,8 @@ class Plan:
         """One figure."""
         return self.figures[name].value
 
-    def explain(self, name: str) -> list[str]:
-        """Formula, inputs and source of a figure or of a phase's term.
+    def explain(self, name: str) -> Figure:
+        """A figure or a phase's term with its formula, inputs and source.
 
         Args:
             name: Its path in the JSON; of a term ``phases.PHASE`` or ``phases.PHASE.TERM``.
@@ -83,23 +82,16 @@ class Plan:
         Raises:
             ConfigError: there is no such figure.
         """
-        figures = {**self.figures, **self._term_figures()}
-        if name not in figures:
-            raise ConfigError(
-                f"--explain: the plan has no figure {name!r}.{did_you_mean(name, figures)}"
-            )
-        return figures[name].lines()
-
-    def _term_figures(self) -> dict[str, Figure]:
-        out = {}
-        for phase in self.phases:
-            path = f"phases.{phase.name}"
-            inputs = {term.name: term.bytes for term in phase.terms}
-            out[path] = Figure(path, phase.bytes, "bytes", "sum of its terms", inputs)
-            for term in phase.terms:
-                key = f"{path}.{term.name.lower().replace(' ', '_')}"
-                out[key] = Figure(key, term.bytes, "bytes", term.formula, term.inputs, term.source)
-        return out
+        room = {"card_bytes": self.request.card_bytes, "peak_bytes": self.peak.bytes}
+        spare = Figure(
+            "headroom_bytes",
+            self.headroom_bytes,
+            "bytes",
+            "card memory - the largest phase",
+            room,
+        )
+        figures = {**self.figures, **term_figures(self.phases), spare.name: spare}
+        return find_figure(figures, name)
 
     def problem(self) -> str | None:
         """Why it does not fit, in one sentence; None where it does."""
@@ -124,6 +116,7 @@ class Plan:
             "convention": self.request.convention,
             "fits": self.fits,
             "problem": self.problem(),
+            "headroom_bytes": self.headroom_bytes,
             "chosen": list(self.request.chosen),
             "layout": _layout_dict(self.layout),
             "model": {"name": self.request.model.name, "source": self.request.model.source},
@@ -141,6 +134,7 @@ def make_plan(request: Request, layout: Layout, constants: Constants = PUBLISHED
     """Compute the plan of a layout."""
     book = Book()
     _model_figures(request, book)
+    _card_figure(request, book)
     budget = training_budget(request, layout)
     trainer = trainer_memory(request, layout, book, budget)
     engine = engine_memory(request, layout, book)
@@ -191,6 +185,22 @@ def _model_figures(request: Request, book: Book) -> None:
         kv_heads=shape.kv_heads,
         head_dim=shape.head_dim,
         bytes=width,
+    )
+
+
+def _card_figure(request: Request, book: Book) -> None:
+    card = request.hardware.card
+    if request.listed:
+        formula, field = "the figure on the box x 1e9", "memory_listed_gb"
+    else:
+        formula, field = "what a process sees of the card", "memory_visible_bytes"
+    book.bytes(
+        "hardware.card_bytes",
+        request.card_bytes,
+        formula,
+        card.source_of(field),
+        card=card.name,
+        memory_listed_gb=card.memory_listed_gb,
     )
 
 
@@ -364,7 +374,6 @@ def _hardware_dict(request: Request) -> dict[str, Any]:
         "gpus": hardware.gpus,
         "gpus_per_node": hardware.gpus_per_node,
         "nodes": hardware.nodes,
-        "card_bytes": request.card_bytes,
         "processor": power.processor_for(hardware).name,
         "source": hardware.card.source_of(
             "memory_listed_gb" if request.listed else "memory_visible_bytes"

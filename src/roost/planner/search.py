@@ -1,4 +1,4 @@
-"""Many plans beside each other: layouts, numbers of cards, kinds of card, lengths."""
+"""Many plans beside each other: layouts, and numbers of cards."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Literal
 
 from roost.errors import ConfigError
-from roost.planner.cards import Card
 from roost.planner.constants import PUBLISHED, Constants
 from roost.planner.layouts import candidates, choose
 from roost.planner.plan import Plan, make_plan
@@ -49,14 +48,19 @@ def ranked(plans: Iterable[Plan], order: Order) -> list[Plan]:
     return sorted(plans, key=keys[order])
 
 
-def smallest(request: Request, constants: Constants = PUBLISHED) -> Plan:
+def smallest(
+    request: Request, *, nodes: int | None = None, constants: Constants = PUBLISHED
+) -> Plan:
     """The plan with the fewest cards that fits.
+
+    Args:
+        nodes: Servers, where their number is given.
 
     Raises:
         ConfigError: not even the largest set does.
     """
-    for gpus, nodes in _sizes():
-        hardware = replace(request.hardware, gpus_per_node=gpus, nodes=nodes)
+    for gpus, servers in _sizes(nodes):
+        hardware = replace(request.hardware, gpus_per_node=gpus, nodes=servers)
         try:
             plan = choose(replace(request, hardware=hardware), constants)
         except ConfigError:
@@ -64,38 +68,15 @@ def smallest(request: Request, constants: Constants = PUBLISHED) -> Plan:
         if plan.fits:
             return plan
     raise ConfigError(
-        f"--gpus auto: no set of up to {8 * MOST_NODES} x {request.hardware.card.name} fits. "
+        f"--gpus auto: no set of up to {SERVERS[-1] * (nodes or MOST_NODES)} x "
+        f"{request.hardware.card.name} fits. "
         "Leave more of the layout open, or take a larger card, an adapter, or shorter completions."
     )
 
 
-def _sizes() -> Iterator[tuple[int, int]]:
+def _sizes(given: int | None) -> Iterator[tuple[int, int]]:
     for gpus in SERVERS:
-        yield gpus, 1
-    for nodes in range(2, MOST_NODES + 1):
-        yield 8, nodes
-
-
-def compare(
-    request: Request, cards: Iterable[Card], constants: Constants = PUBLISHED
-) -> list[Plan]:
-    """The same request on other cards."""
-    return [
-        choose(replace(request, hardware=replace(request.hardware, card=card)), constants)
-        for card in cards
-    ]
-
-
-def sweep(
-    request: Request,
-    name: Literal["completion_tokens", "generations"],
-    values: Iterable[int],
-    constants: Constants = PUBLISHED,
-) -> list[Plan]:
-    """The same request with other lengths or group sizes, each in its own best layout."""
-    out = []
-    for value in values:
-        fields: dict[str, int] = {name: value}
-        other = replace(request, workload=replace(request.workload, **fields))
-        out.append(choose(other, constants))
-    return out
+        yield gpus, given or 1
+    if given is None:
+        for nodes in range(2, MOST_NODES + 1):
+            yield SERVERS[-1], nodes

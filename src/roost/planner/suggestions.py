@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from roost.errors import ConfigError
 from roost.planner.constants import PUBLISHED, Constants
@@ -45,21 +46,26 @@ def suggestions(plan: Plan, constants: Constants = PUBLISHED) -> list[Suggestion
     Cheapest is first what changes nothing in what is learnt, then what changes its precision,
     then its task, then what takes more cards; among equals, the fewest card-seconds a step.
     """
-    tried: list[tuple[tuple[float, float], Suggestion]] = []
-    for change in _changes(plan.request, plan, constants):
-        try:
-            other = choose(change.request, constants)
-        except ConfigError:
-            continue  # the change contradicts a wish, such as a fixed number of replicas
-        faster = other.seconds.total < FASTER * plan.seconds.total
-        if not other.fits or (plan.fits and (not faster or change.price > 1)):
-            continue
-        seconds = other.seconds.total
-        spent = seconds * other.request.hardware.gpus
-        found = Suggestion(change.what, change.flags, seconds, spent, other.headroom_bytes)
-        tried.append(((change.price, spent), found))
-    tried.sort(key=lambda pair: pair[0])
-    return [found for _, found in tried[:SHOWN]]
+    found: list[Suggestion] = []
+    changes = sorted(_changes(plan.request, plan, constants), key=lambda change: change.price)
+    for price, level in groupby(changes, key=lambda change: change.price):
+        if len(found) >= SHOWN or (plan.fits and price > 1):
+            break  # what comes now is dearer
+        tried = [_try(plan, change, constants) for change in level]
+        found += sorted((s for s in tried if s is not None), key=lambda s: s.gpu_seconds)
+    return found[:SHOWN]
+
+
+def _try(plan: Plan, change: _Change, constants: Constants) -> Suggestion | None:
+    """What a change does; None where it does not help."""
+    other = _chosen(change.request, constants)
+    if other is None or not other.fits:
+        return None
+    seconds = other.seconds.total
+    if plan.fits and seconds >= FASTER * plan.seconds.total:
+        return None
+    spent = seconds * other.request.hardware.gpus
+    return Suggestion(change.what, change.flags, seconds, spent, other.headroom_bytes)
 
 
 def _changes(request: Request, plan: Plan, constants: Constants) -> Iterator[_Change]:

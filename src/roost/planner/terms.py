@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
+
+from roost.errors import ConfigError, did_you_mean
 
 Value = int | float | str | bool | None
 
@@ -43,7 +46,7 @@ class Term:
     source: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Phase:
     """What one card holds at once."""
 
@@ -52,10 +55,37 @@ class Phase:
     cards: str = "all"
     """Which cards: ``all``, ``trainer`` or ``rollout``."""
 
-    @property
+    @cached_property
     def bytes(self) -> int:
         """Sum of the terms."""
         return sum(term.bytes for term in self.terms)
+
+
+def term_figures(phases: Iterable[Phase]) -> dict[str, Figure]:
+    """Phases and their terms as figures: ``phases.PHASE`` and ``phases.PHASE.TERM``."""
+    out = {}
+    for phase in phases:
+        path = f"phases.{phase.name}"
+        inputs = {term.name: term.bytes for term in phase.terms}
+        out[path] = Figure(path, phase.bytes, "bytes", "sum of its terms", inputs)
+        for term in phase.terms:
+            key = f"{path}.{term.name.lower().replace(' ', '_')}"
+            out[key] = Figure(key, term.bytes, "bytes", term.formula, term.inputs, term.source)
+    return out
+
+
+def find_figure(figures: Mapping[str, Figure], name: str) -> Figure:
+    """A figure by its path.
+
+    Raises:
+        ConfigError: there is none; the nearest is named.
+    """
+    if name not in figures:
+        raise ConfigError(
+            f"--explain {name!r}: the plan has no such figure.{did_you_mean(name, figures)}"
+            " --json lists them all."
+        )
+    return figures[name]
 
 
 def gib(count: float) -> str:

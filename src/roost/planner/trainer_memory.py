@@ -64,7 +64,7 @@ def trainer_memory(request: Request, layout: Layout, book: Book, budget: int) ->
     resident = _resident(request, layout, states, shards)
     fixed = sum(term.bytes for term in resident)
     gathered = tuple(_gathered(request, shards))
-    room = budget - fixed - sum(term.bytes for term in gathered)
+    room = budget - fixed - int((1 + FRAGMENTATION) * sum(term.bytes for term in gathered))
     tokens = _micro_batch(request, layout, room)
     work = _work(request, tokens, book)
     working = (*work, *gathered)
@@ -211,7 +211,8 @@ def _micro_batch(request: Request, layout: Layout, room: int) -> int:
     per_token = int(per_token * (1 + FRAGMENTATION))
     rank_rollouts = -(-work.rollouts // layout.trainer_gpus)
     most = min(DEFAULT_MICRO_BATCH_TOKENS, rank_rollouts * work.tokens)
-    fit = (room - activations.LOGPROB_TILE_BYTES) // per_token
+    tile = int((1 + FRAGMENTATION) * activations.LOGPROB_TILE_BYTES)
+    fit = (room - tile) // per_token
     return max(work.tokens, min(most, fit))
 
 

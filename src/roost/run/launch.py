@@ -161,6 +161,11 @@ def announce(prepared: Prepared, display: Display) -> None:
     )
     for line in prepared.plan.short():
         display.say(f"plan    {line}")
+    if config.plan.gpu is not None:
+        display.say(
+            f"note    [plan] is for {config.plan.gpu}; this run takes one device of this machine "
+            "and the embedded engine"
+        )
 
 
 RESUME_MAY_CHANGE = (
@@ -168,6 +173,7 @@ RESUME_MAY_CHANGE = (
     "train.micro_batch_tokens",
     "train.gradient_checkpointing",
     "output.",
+    "plan.",
     "rollout.cache_bytes",
     "rewards.workers",
 )
