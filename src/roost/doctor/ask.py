@@ -39,8 +39,7 @@ def ask_together(questions: Sequence[Question]) -> list[Answer]:
     begin = time.monotonic()
     started: list[_Running | Answer] = []
     try:
-        for question in questions:
-            started.append(_start(question))
+        started.extend(_start(question) for question in questions)
         return [
             one if isinstance(one, Answer) else one.finish(begin + one.question.deadline_s)
             for one in started
@@ -59,6 +58,7 @@ class _Running:
     # Files, not pipes: a grandchild that outlives its parent would hold a pipe open for ever.
     out: IO[bytes]
     err: IO[bytes]
+    ended: bool = False
 
     def finish(self, until: float) -> Answer:
         """Wait until the deadline, a time of the monotonic clock, and take what was said."""
@@ -74,6 +74,8 @@ class _Running:
 
     def end(self) -> bool:
         """Kill what is left of the process and its children; False when it would not die."""
+        if self.ended:
+            return True
         # That there is no such group is the usual case: all have ended by themselves.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
@@ -81,6 +83,7 @@ class _Running:
             self.process.wait(REAP_S)
         except subprocess.TimeoutExpired:
             return False
+        self.ended = True
         return True
 
     def _late(self, ended: bool) -> str:
