@@ -31,7 +31,8 @@ def test_a_torch_that_does_not_answer_is_a_fault() -> None:
 def test_a_driver_that_was_updated_under_way_needs_a_reboot() -> None:
     smi = Answer(
         "nvidia-smi",
-        "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 580.126\n",
+        "Failed to initialize NVML: Driver/library version mismatch\n"
+        "NVML library version: 580.126\n",
         "ended with exit code 18: NVML library version: 580.126",
     )
     version = (

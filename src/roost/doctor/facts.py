@@ -81,6 +81,8 @@ class Facts:
     """/dev/shm."""
     packages: Mapping[str, Package] = field(default_factory=dict)
     """By normalised name."""
+    packages_absent: frozenset[str] = frozenset()
+    """Names that were looked for and are not installed."""
     smi: Answer = NOT_ASKED
     """``nvidia-smi``."""
     smi_gpus: Answer = NOT_ASKED

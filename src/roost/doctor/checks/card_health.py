@@ -57,7 +57,7 @@ def _narrow(cards: Sequence[nvidia.SmiGpu]) -> list[Finding]:
             NAME,
             Level.WARNING,
             f"the PCIe link has fewer lanes than the card can use ({widths})",
-            "Loading, sleep and wake, offloading and copies between cards are slower in proportion.",
+            "Loading, sleep and wake, offloading and copies between cards are slower.",
             "Put the card into a slot with all lanes, seat it and its riser anew, and look for "
             "bifurcation in the BIOS. Some boards have no better slot.",
         )
