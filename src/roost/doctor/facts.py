@@ -67,6 +67,8 @@ class Facts:
 
     files: Mapping[str, str] = field(default_factory=dict)
     """Text of files under /proc and /sys, and of a few others, by path."""
+    folders: frozenset[str] = frozenset()
+    """Folders under /sys that are there."""
     pci: Mapping[str, str] = field(default_factory=dict)
     """For each NVIDIA display device, by address (0000:18:00.0): its path under /sys/devices,
     which names the bridges above it."""
