@@ -53,7 +53,7 @@ def _translates(facts: Facts, card: str) -> bool:
     kind = bus.group_type(facts, card)
     if kind is not None:
         return kind.startswith("DMA")
-    # Kernels before 5.11 do not tell the type of a group, only that an IOMMU is on.
+    # Older kernels do not tell the type of a group, only that an IOMMU is on.
     command_line = facts.files.get("/proc/cmdline", "").split()
     on = f"/sys/bus/pci/devices/{card}/iommu_group" in facts.folders
     return on and not any(word in PASSTHROUGH + OFF for word in command_line)
