@@ -13,7 +13,7 @@ from roost import __version__
 from roost.config.loading import describe_fields
 from roost.errors import RoostError, did_you_mean
 
-COMMANDS = ("train", "eval", "show", "config")
+COMMANDS = ("train", "eval", "show", "config", "doctor")
 
 EXIT_ERROR = 2
 """Something is wrong with what was asked."""
