@@ -59,9 +59,7 @@ def switch_pair_machine(programs: Path, tmp_path: Path, monkeypatch: pytest.Monk
     network.mkdir()
     (network / "vendor").write_text("0x15b3\n")
     (network / "class").write_text("0x020000\n")
-    monkeypatch.setattr(collect, "DEVICES", devices)
-    # Without it the machine does not count as virtual, whatever these tests run on.
-    monkeypatch.setattr(collect, "FILES", [f for f in collect.FILES if f != "/proc/cpuinfo"])
+    monkeypatch.setattr(collect, "ROOT", tmp_path)
 
 
 def _program(path: Path, text: str) -> None:
@@ -111,12 +109,10 @@ def test_a_hanging_nvidia_smi_does_not_hang_the_doctor(
 def test_limits_of_this_process_are_captured_from_its_own_cgroup_upwards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(collect, "CGROUPS", tmp_path)
-    monkeypatch.setattr(
-        collect,
-        "_files",
-        lambda paths: [("/proc/self/cgroup", "4:cpu,cpuacct:/docker/ab\n0::/user/x\n")],
-    )
+    own = tmp_path / "proc" / "self"
+    own.mkdir(parents=True)
+    (own / "cgroup").write_text("4:cpu,cpuacct:/docker/ab\n3:pids:/\n0::/user/x\n")
+    monkeypatch.setattr(collect, "ROOT", tmp_path)
     found = collect._cgroup_files()
     for expected in (
         "user/x/cpu.max",
@@ -125,7 +121,7 @@ def test_limits_of_this_process_are_captured_from_its_own_cgroup_upwards(
         "cpu/docker/ab/cpu.cfs_quota_us",
         "cpu/cpu.cfs_period_us",
     ):
-        assert f"{tmp_path}/{expected}" in found
+        assert f"/sys/fs/cgroup/{expected}" in found
 
 
 def test_an_all_reduce_is_collected_by_rank() -> None:

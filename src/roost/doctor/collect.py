@@ -24,7 +24,9 @@ from roost.doctor.readings import nvidia, torch_build
 COMMAND_S, TORCH_S, PEERS_S, ALL_REDUCE_S, PART_S = 30.0, 120.0, 120.0, 120.0, 120.0
 """Deadlines in seconds. Importing torch from a cold disk takes up to a minute."""
 ALL_REDUCE_MB = 256
-DEVICES = Path("/sys/bus/pci/devices")
+ROOT = Path("/")
+"""Where /proc and /sys are."""
+DEVICES = "/sys/bus/pci/devices"
 CGROUPS = Path("/sys/fs/cgroup")
 DISPLAY_CLASSES = ("0x0300", "0x0302")
 """VGA and 3D controllers; an NVIDIA card has an audio function besides."""
@@ -50,7 +52,7 @@ def collect(here: Path) -> Facts:
     facts = Facts(
         files=dict(_files([*FILES, *_device_files(pci), *_cgroup_files()])) | _vllm_pool(),
         folders=frozenset(
-            folder for card in pci if os.path.isdir(folder := f"{DEVICES}/{card}/iommu_group")
+            folder for card in pci if _at(folder := f"{DEVICES}/{card}/iommu_group").is_dir()
         ),
         pci=pci,
         env={name: value for name, value in os.environ.items() if ENVIRONMENT.match(name)},
@@ -128,20 +130,25 @@ def _probe(who: str, module: str, arguments: list[str], deadline_s: float) -> Qu
     return Question(who, command, deadline_s, {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1"})
 
 
+def _at(path: str) -> Path:
+    return ROOT / path.lstrip("/")
+
+
 def _files(paths: Iterable[str]) -> Iterator[tuple[str, str]]:
     for path in paths:
         # Absent or closed to this user: its absence from the facts is what checks go by.
-        if os.access(path, os.R_OK):
-            yield path, Path(path).read_text(errors="replace")
+        if os.access(_at(path), os.R_OK):
+            yield path, _at(path).read_text(errors="replace")
 
 
 def _pci() -> dict[str, str]:
     """NVIDIA's display devices and where they hang, as ``Facts.pci`` says."""
     found = {}
-    for device in sorted(DEVICES.iterdir()) if DEVICES.is_dir() else []:
-        files = dict(_files([f"{device}/vendor", f"{device}/class"]))
-        vendor, kind = files.get(f"{device}/vendor", ""), files.get(f"{device}/class", "")
-        if vendor.strip() == "0x10de" and kind.startswith(DISPLAY_CLASSES):
+    folder = _at(DEVICES)
+    for device in sorted(folder.iterdir()) if folder.is_dir() else []:
+        vendor, kind = f"{DEVICES}/{device.name}/vendor", f"{DEVICES}/{device.name}/class"
+        files = dict(_files([vendor, kind]))
+        if files.get(vendor, "").strip() == "0x10de" and files[kind].startswith(DISPLAY_CLASSES):
             found[device.name] = os.path.realpath(device)
     return found
 
