@@ -88,11 +88,11 @@ def test_memory_limits_leave_out_the_page_cache_and_what_means_no_limit() -> Non
     files = {
         "/sys/fs/cgroup/pod/memory.max": f"{8 * GIB}\n",
         "/sys/fs/cgroup/pod/memory.current": f"{6 * GIB}\n",
-        "/sys/fs/cgroup/pod/memory.stat": f"anon {GIB}\nfile {5 * GIB}\n",
+        "/sys/fs/cgroup/pod/memory.stat": f"anon {GIB}\nfile {5 * GIB}\nshmem {2 * GIB}\n",
         "/sys/fs/cgroup/memory.max": "max\n",
         "/sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
     }
-    assert machine.memory_limits(Facts(files=files)) == [(8 * GIB, GIB)]
+    assert machine.memory_limits(Facts(files=files)) == [(8 * GIB, 3 * GIB)]
 
 
 def test_a_virtual_machine_shows_itself() -> None:

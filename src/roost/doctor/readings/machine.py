@@ -77,9 +77,11 @@ def memory_limits(facts: Facts) -> list[tuple[int, int]]:
 
 def _file_cache(files: Mapping[str, str], folder: str) -> int:
     stat = files.get(f"{folder}/memory.stat", "")
-    # Version 2 says "file", version 1 "total_cache": both the page cache with shared memory.
-    match = re.search(r"^(?:file|total_cache) (\d+)", stat, re.M)
-    return int(match.group(1)) if match else 0
+    # Version 2 says "file", version 1 "total_cache": the page cache, and in it shared memory,
+    # which cannot be reclaimed.
+    cache = re.search(r"^(?:file|total_cache) (\d+)", stat, re.M)
+    shared = re.search(r"^(?:shmem|total_shmem) (\d+)", stat, re.M)
+    return (int(cache.group(1)) if cache else 0) - (int(shared.group(1)) if shared else 0)
 
 
 def gib(count: float) -> str:
