@@ -19,6 +19,7 @@ CHECK = f"import sys; print([m for m in {HEAVY!r} if m in sys.modules])"
         "import pkgutil, importlib, roost.planner as p\n"
         "for m in pkgutil.walk_packages(p.__path__, 'roost.planner.'):\n"
         "    importlib.import_module(m.name)",
+        "import roost.doctor.collect, roost.doctor.checks",
         "from roost.config.loading import build_config, describe_fields\n"
         "build_config({'model': 'x'}); describe_fields()",
         "import contextlib, io\nfrom roost.cli import main\n"

@@ -1,0 +1,1 @@
+"""Child processes: each tries one thing and says how it went."""

@@ -1,0 +1,1 @@
+"""Reading captured text: pure functions, one module a source."""
