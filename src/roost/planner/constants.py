@@ -20,10 +20,17 @@ class Constants:
     """Of one decode step, for each layer: launches and small kernels."""
     eager_layer_s: float = 1.3e-3
     """The same without CUDA graphs (verl logs, 7B at TP 2)."""
-    allreduce_s: float = 77e-6
-    """Of one small all-reduce; a layer has two."""
-    network_allreduce_s: float = 560e-6
-    """The same between nodes."""
+    pcie_allreduce_s: float = 77e-6
+    """Of one small all-reduce over PCIe; a layer has two."""
+    pcie_allreduce_share: float = 0.2
+    """Share of PCIe's nominal rate that an all-reduce's payload reaches."""
+    nvlink_allreduce_s: float = 25e-6
+    """Of one small all-reduce over NVLink: NCCL's small messages take 24 to 28 us on eight cards
+    (entry rtx6k-nccl)."""
+    network_hop_s: float = 280e-6
+    """Of one hop of an all-reduce's ring between nodes over TCP."""
+    rdma_hop_s: float = 10e-6
+    """The same over InfiniBand or RoCE (aiconfigurator's prior; no entry measures it)."""
     sequence_s: float = 95e-6
     """Of one decode step, for each sequence: sampler, scheduler, detokeniser."""
     prefill_efficiency: float = 0.5

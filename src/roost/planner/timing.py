@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from math import ceil
 
 from roost.planner.book import Book
-from roost.planner.cards import Card
 from roost.planner.constants import Constants
+from roost.planner.decode import DecodeStep, decode_step, peak_flops
 from roost.planner.engine_memory import (
     BLOCK,
     EngineMemory,
@@ -17,46 +17,7 @@ from roost.planner.engine_memory import (
     weight_bytes,
 )
 from roost.planner.links import Traffic
-from roost.planner.model_shape import ModelShape
 from roost.planner.request import BYTES, Layout, Request
-
-DEFAULT_TFLOPS = 100.0
-"""Where a card has no figure for 16-bit arithmetic."""
-
-
-@dataclass(frozen=True, slots=True)
-class DecodeStep:
-    """Seconds of one decode step of one engine, by what they are spent on."""
-
-    weights: float
-    arithmetic: float
-    cache: float
-    launches: float
-    allreduce: float
-    sequences: float
-
-    @property
-    def total(self) -> float:
-        """Reading weights and multiplying overlap; the rest adds."""
-        return (
-            max(self.weights, self.arithmetic)
-            + self.cache
-            + self.launches
-            + self.allreduce
-            + self.sequences
-        )
-
-    @property
-    def bound(self) -> str:
-        """What takes longest."""
-        parts = {
-            "memory bandwidth": (self.weights if self.weights >= self.arithmetic else 0)
-            + self.cache,
-            "arithmetic": self.arithmetic if self.arithmetic > self.weights else 0,
-            "launches and sampler": self.launches + self.sequences,
-            "link": self.allreduce,
-        }
-        return max(parts, key=lambda name: parts[name])
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,46 +37,6 @@ class Seconds:
     def total(self) -> float:
         """The phases one after another."""
         return self.generate + self.logprob + self.train + self.sync + self.sleep_wake
-
-
-def peak_flops(card: Card) -> float:
-    """16-bit operations a second."""
-    return (card.bf16_tflops or DEFAULT_TFLOPS) * 1e12
-
-
-def read_parameters(shape: ModelShape, sequences: float) -> float:
-    """Weights that a decode step of so many sequences reads: of the experts, those that any of
-    them chose, ``1 - (1 - k/E)^B`` of all."""
-    read = 0.0
-    for block in shape.blocks:
-        for linear in block.linears:
-            share = 1.0
-            if linear.copies > 1:
-                share = 1 - (1 - linear.active / linear.copies) ** max(1.0, sequences)
-            read += block.count * linear.parameters * share
-    return read + shape.embedding_parameters
-
-
-def decode_step(
-    request: Request, layout: Layout, constants: Constants, sequences: float, context: float
-) -> DecodeStep:
-    """One decode step of ``sequences`` rollouts of mean length ``context``."""
-    shape, card, tp = request.model.shape, request.hardware.card, layout.tensor_parallel
-    bandwidth = card.bandwidth_gbps * 1e9 * constants.bandwidth_efficiency
-    width = weight_bytes(shape, served_dtype(request)) / shape.parameters
-    flops = peak_flops(card)
-    per_token = shape.kv_elements(int(context), tp) * BYTES[request.engine.cache_dtype]
-    eager = request.engine.enforce_eager
-    apart = tp > request.hardware.gpus_per_node
-    allreduce = constants.network_allreduce_s if apart else constants.allreduce_s
-    return DecodeStep(
-        weights=width * read_parameters(shape, sequences) / (tp * bandwidth),
-        arithmetic=2 * shape.multiplied_parameters * sequences / (tp * flops),
-        cache=sequences * per_token / bandwidth,
-        launches=shape.layers * (constants.eager_layer_s if eager else constants.layer_launch_s),
-        allreduce=2 * shape.layers * allreduce if tp > 1 else 0.0,
-        sequences=sequences * constants.sequence_s,
-    )
 
 
 def seconds(
