@@ -93,17 +93,47 @@ def decode_step(
 def allreduce_seconds(request: Request, tp: int, sequences: float, constants: Constants) -> float:
     """One all-reduce of a decode step's hidden states over the cards of an engine.
 
-    A fixed time, and ``2 (n - 1) / n`` of the payload on the link. Between nodes the fixed time is
-    that of each of the ``2 (n - 1)`` hops of a ring; within one it is one kernel.
+    A fixed time besides the payload: within a node that of a kernel, and between ``k`` nodes that
+    of each of the ``2 (k - 1)`` hops of a ring.
     """
     if tp == 1:
         return 0.0
-    link = link_between(request.hardware, tp)
-    wire = 2 * (tp - 1) / tp * sequences * 2 * request.model.shape.hidden
-    if link.kind == "network":
-        remote = link.gbps >= RDMA_GBPS
-        hop = constants.rdma_hop_s if remote else constants.network_hop_s
-        return 2 * (tp - 1) * hop + wire / link.rate(constants, nominal=False)
-    if link.kind == "NVLink":
-        return constants.nvlink_allreduce_s + wire / link.rate(constants, nominal=False)
-    return constants.pcie_allreduce_s + wire / (constants.pcie_allreduce_share * link.gbps * 1e9)
+    within, nodes = _spread_over(request, tp)
+    fixed = 0.0
+    if within > 1:
+        near = link_between(request.hardware, within).kind
+        fixed = constants.nvlink_allreduce_s if near == "NVLink" else constants.pcie_allreduce_s
+    if nodes > 1:
+        far = link_between(request.hardware, tp).gbps
+        fixed += (
+            2
+            * (nodes - 1)
+            * (constants.rdma_hop_s if far >= RDMA_GBPS else constants.network_hop_s)
+        )
+    return fixed + payload_seconds(request, tp, sequences, constants)
+
+
+def payload_seconds(request: Request, tp: int, tokens: float, constants: Constants) -> float:
+    """An all-reduce's bytes on the links, for the hidden states of so many tokens.
+
+    ``2 (n - 1) / n`` of the payload cross the link of ``n`` cards; over several nodes first within
+    each and then between them.
+    """
+    payload = tokens * 2 * request.model.shape.hidden
+    within, nodes = _spread_over(request, tp)
+    near, far = link_between(request.hardware, within), link_between(request.hardware, tp)
+    rate = near.rate(constants, nominal=False)
+    if near.kind == "PCIe":
+        rate = constants.pcie_allreduce_share * near.gbps * 1e9
+    seconds = 2 * (within - 1) / within * payload / rate
+    if nodes > 1:
+        seconds += 2 * (nodes - 1) / nodes * payload / far.rate(constants, nominal=False)
+    return seconds
+
+
+def _spread_over(request: Request, tp: int) -> tuple[int, int]:
+    """Cards of one engine that a fast link joins, and how many such sets it has."""
+    if link_between(request.hardware, tp).kind != "network":
+        return tp, 1
+    within = min(tp, request.hardware.gpus_per_node)
+    return within, -(-tp // within)

@@ -7,7 +7,7 @@ from math import ceil
 
 from roost.planner.book import Book
 from roost.planner.constants import Constants
-from roost.planner.decode import DecodeStep, decode_step, peak_flops
+from roost.planner.decode import DecodeStep, decode_step, payload_seconds, peak_flops
 from roost.planner.engine_memory import (
     BLOCK,
     EngineMemory,
@@ -85,13 +85,16 @@ def _generate(
     concurrent = max(1, min(fit, max_sequences(request, layout), rollouts))
     decode = decode_step(request, layout, constants, concurrent, average)
     waves = max(1.0, rollouts / concurrent)
-    steps = work.completion_tokens if waves == 1.0 else waves * work.mean_completion
+    steps = max(float(work.completion_tokens), waves * work.mean_completion)
     fixed = max(decode.weights, decode.arithmetic) + decode.launches + decode.allreduce
     grown = rollouts * work.mean_completion * (decode.cache + decode.sequences) / concurrent
     shared = work.prompts / layout.replicas * work.mean_prompt
     peak = peak_flops(request.hardware.card)
     flops = peak * constants.prefill_efficiency * layout.tensor_parallel
     prefill = 2 * shape.multiplied_parameters * shared / flops
+    prefill += (
+        2 * shape.layers * payload_seconds(request, layout.tensor_parallel, shared, constants)
+    )
     total = book.number(
         "step.generate_s",
         fixed * steps + grown + prefill,
@@ -127,16 +130,18 @@ def _logprob(request: Request, layout: Layout, book: Book, constants: Constants)
     flops = peak_flops(request.hardware.card)
     each = 2 * shape.multiplied_parameters + _attention_flops(request)
     rate = layout.trainer_gpus * flops * constants.forward_mfu
+    overhead = 0.0 if request.listed else constants.forward_overhead_s
     return book.number(
         "step.logprob_s",
-        passes * each * request.trained_tokens / rate,
+        passes * (each * request.trained_tokens / rate + overhead),
         "s",
-        "passes x (2 N + attention) x tokens / (cards x peak x share)",
+        "passes x ((2 N + attention) x tokens / (cards x peak x share) + overhead)",
         constants.source,
         passes=passes,
         tokens=request.trained_tokens,
         multiplied_parameters=shape.multiplied_parameters,
         share_of_peak=constants.forward_mfu,
+        overhead_s=overhead,
         trainer_gpus=layout.trainer_gpus,
     )
 
@@ -155,12 +160,14 @@ def _train(
     flops = peak_flops(request.hardware.card)
     tokens = training.passes * request.trained_tokens
     compute = each * tokens / (layout.trainer_gpus * flops * mfu)
+    overhead = 0.0 if request.listed else constants.train_overhead_s
     # Gathers overlap with arithmetic; the gradients' all-reduce comes at the end.
     return book.number(
         "step.train_s",
-        max(compute, training.passes * links.gather_s) + links.allreduce_s,
+        max(compute, training.passes * links.gather_s) + links.allreduce_s + overhead,
         "s",
-        "max((flops of a token) x tokens / (cards x peak x share), FSDP gathers) + all-reduce",
+        "max((flops of a token) x tokens / (cards x peak x share), FSDP gathers) + all-reduce + "
+        "overhead",
         constants.source,
         flops_per_parameter=factor,
         tokens=tokens,
@@ -170,6 +177,7 @@ def _train(
         compute_s=compute,
         gather_s=links.gather_s,
         allreduce_s=links.allreduce_s,
+        overhead_s=overhead,
     )
 
 
