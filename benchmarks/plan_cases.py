@@ -17,6 +17,9 @@ from roost.planner.request import Engine, Hardware, Layout, Request, Training, W
 DATA = Path(__file__).parent / "data" / "ground_truth.json"
 GIB = 2**30
 FAST_GBPS = 50.0
+"""Between nodes where nothing is said: 400 Gbit/s."""
+PACKED_TOKENS = 358
+"""Of one sequence of GSM8K with its completion, as entry verl-7b prints."""
 Entry = dict[str, Any]
 
 
@@ -113,19 +116,19 @@ def engine_of(entry: Entry, card: Card) -> Engine:
 
 
 def startup_request(entry: Entry) -> tuple[Request, Layout]:
-    """An engine that starts on its card.
+    """An engine that starts on its card; it must hold one sequence of ``max_model_len``.
 
     Raises:
         NotPlannedError: model, card or utilization are not known.
     """
-    share, tp = entry["gpu_memory_utilization"], entry["tp"]
+    share, tp, settings = entry["gpu_memory_utilization"], entry["tp"], entry["settings"]
     if share is None:
         raise NotPlannedError("utilization not printed")
     card = card_of(entry)
     request = Request(
         model_of(entry),
         Hardware(card, gpus_per_node=tp + 1),
-        Workload(prompts=1, generations=1, prompt_tokens=16, completion_tokens=16),
+        Workload(1, 1, prompt_tokens=0, completion_tokens=settings.get("max_model_len", 4096)),
         engine=engine_of(entry, card),
     )
     return request, Layout("server", 1, "ddp", tp, tp, 1, share, 0)
@@ -253,3 +256,38 @@ def _trl_notebook(entry: Entry) -> tuple[Request, Layout]:
         Engine(max_num_seqs=128, graph_inside=False),
     )
     return request, Layout("colocate", 1, "ddp", 1, 1, 1, settings.get("util", 0.3), 0)
+
+
+def boundary_requests(entry: Entry) -> list[tuple[str, bool, Request, Layout]]:
+    """What ran and what ran out of memory, of an entry that lists both: name, whether it fits, and
+    the request. verl: a micro-batch of as many sequences as there are prompts, logits in full.
+
+    Raises:
+        NotPlannedError: the settings are not printed.
+    """
+    settings, measured = entry["settings"], entry["measured"]
+    if "prompts_oom" not in measured:
+        raise NotPlannedError("settings not printed")
+    gpus, tp = settings["gpus"], settings.get("tp", 1)
+    out = []
+    for fits, counts in ((True, measured["prompts_fit"]), (False, measured["prompts_oom"])):
+        for count in counts:
+            request = Request(
+                model_of(entry),
+                Hardware(registry().card("H100"), gpus_per_node=gpus),
+                Workload(count, settings["n"], settings["max_prompt"], settings["max_response"]),
+                Training(
+                    lora_rank=settings["lora_rank"],
+                    micro_batch_tokens=-(-count * PACKED_TOKENS // gpus),
+                    full_logits=True,
+                    share_prompts=False,
+                ),
+                Engine(
+                    max_num_seqs=settings["max_num_seqs"],
+                    max_batched_tokens=settings["max_num_batched_tokens"],
+                    graph_inside=False,
+                ),
+            )
+            layout = Layout("colocate", gpus, "fsdp", gpus, tp, gpus // tp, settings["util"], 1)
+            out.append((f"{entry['id']} {count} prompts", fits, request, layout))
+    return out

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
+from roost.planner.bands import around
 from roost.planner.book import Book
 from roost.planner.constants import Constants
 from roost.planner.decode import DecodeStep, decode_step, payload_seconds, peak_flops
@@ -95,6 +96,20 @@ def _generate(
     prefill += (
         2 * shape.layers * payload_seconds(request, layout.tensor_parallel, shared, constants)
     )
+    book.number(
+        "rollout.decode_step_s",
+        decode.total,
+        "s",
+        "max(weights, arithmetic) + cache + launches + all-reduce + sequences, of the concurrent "
+        "rollouts at half of their completion",
+        constants.source,
+        weights_s=decode.weights,
+        arithmetic_s=decode.arithmetic,
+        cache_s=decode.cache,
+        launches_s=decode.launches,
+        allreduce_s=decode.allreduce,
+        sequences_s=decode.sequences,
+    )
     total = book.number(
         "step.generate_s",
         fixed * steps + grown + prefill,
@@ -114,6 +129,16 @@ def _generate(
         sampler_s=decode.sequences,
         prefill_s=prefill,
     )
+    for name, edge in zip(("low", "high"), around(total, constants.generate_spread), strict=True):
+        book.number(
+            f"step.generate_{name}_s",
+            edge,
+            "s",
+            "generate_s x exp(-+ 1.645 x spread): 90 % of runs are expected between low and high",
+            constants.source,
+            generate_s=total,
+            spread=constants.generate_spread,
+        )
     return total, decode, passes, concurrent
 
 
