@@ -14,7 +14,7 @@ from statistics import median
 import numpy as np
 from plan_cases import NotPlannedError, burst_request, of, step_request
 from plan_memory_fit import startup_crossvalidation
-from plan_scores import measured_times, phase_seconds, step_seconds
+from plan_scores import measured_times, phase_of, phase_seconds, step_seconds
 from timing import table
 
 from roost.planner.constants import PUBLISHED, Constants
@@ -38,8 +38,9 @@ STEP_PRIORS = {
     "forward_overhead_s": 1.0,
 }
 """The same of the rest of a GRPO step."""
-HELD_OUT = ("gpt-oss-120b", "nemo")
-"""Groups that no constant is fitted on: experts over four nodes; whole steps of another trainer."""
+HELD_OUT = ("gpt-oss-120b", "L40S", "nemo")
+"""Groups that no constant is fitted on: experts over four nodes, another card, whole steps of
+another trainer."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Row:
         if self.what == "decode step":
             return seconds.decode.total
         names = {"burst": "generate", "GRPO step": "total"}
-        return float(getattr(seconds, names.get(self.what, self.what)))
+        return phase_of(seconds, names.get(self.what, self.what))
 
     @property
     def held_out(self) -> bool:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from statistics import median
 
 from plan_cases import (
     GIB,
+    OLDEST,
     Entry,
     NotPlannedError,
     boundary_requests,
     burst_request,
+    minor_of,
     of,
     startup_request,
     step_request,
@@ -21,7 +24,10 @@ from roost.planner.bands import around
 from roost.planner.constants import PUBLISHED
 from roost.planner.plan import Plan, make_plan
 from roost.planner.request import BYTES
+from roost.planner.timing import Seconds
 
+NEVER_FITTED = re.compile("gpt-oss-120b|L40S")
+"""Of decoding: experts over four nodes, and another card."""
 SMALL_GIB = 5.0
 """Caches below this are scored by GiB: 3 % of them is less than what two starts differ by."""
 
@@ -42,6 +48,8 @@ class Score:
     """Whether the source prints all settings."""
     held_out: bool
     """Whether no constant was fitted on it."""
+    old: bool = False
+    """Whether the engine is older than those that the planner is for."""
 
     @property
     def error(self) -> float:
@@ -159,6 +167,8 @@ def measured_times(entry: Entry) -> list[tuple[str, float]]:
     """
     out = []
     settings, values = entry["settings"], entry["measured"]
+    if "output" not in settings:
+        return [("step", values["tpot_p50_ms"] / 1e3)]
     if settings["output"] >= max(512, settings["input"] / 8):
         out.append(("step", values["itl_median_ms"] / 1e3))
     answered = values["generated_tokens"] / settings["concurrency"] / settings["output"]
@@ -184,20 +194,28 @@ def step_seconds(entry: Entry) -> float:
 
 
 def phase_seconds(entry: Entry) -> list[tuple[str, float]]:
-    """Of the phases that a source prints."""
+    """Of the phases that a source prints; verl's generation holds waking and the sync."""
     measured = entry["measured"]
     if "update_actor_s" not in measured:
         return []
     return [
-        ("generate", measured["gen_s"]),
+        ("rollout", measured["gen_s"]),
         ("logprob", measured["old_log_prob_s"] + measured["ref_s"]),
         ("train", measured["update_actor_s"]),
     ]
 
 
+def phase_of(seconds: Seconds, what: str) -> float:
+    """A plan's seconds of what a source prints."""
+    if what == "rollout":
+        return seconds.generate + seconds.sync + seconds.sleep_wake
+    return float(getattr(seconds, what))
+
+
 def _phase(entry: Entry, plan: Plan, what: str, measured: float) -> Score:
-    seconds = getattr(plan.seconds, what)
-    band = around(seconds, getattr(PUBLISHED, f"{what}_spread"))
+    seconds = phase_of(plan.seconds, what)
+    spread = "generate" if what == "rollout" else what
+    band = around(seconds, getattr(PUBLISHED, f"{spread}_spread"))
     return _score(entry, what, "s", seconds, band, measured)
 
 
@@ -215,7 +233,9 @@ def _score(
         measured,
         entry["source"],
         entry["exact_settings"],
-        held_out or ("gpt-oss-120b" in entry["model"] and what.startswith("decode")),
+        held_out
+        or bool(what.startswith("decode") and NEVER_FITTED.search(entry["model"] + entry["gpu"])),
+        what == "cache" and minor_of(entry) < OLDEST,
     )
 
 

@@ -14,13 +14,13 @@ from roost.planner.terms import Term
 
 QUANTILE_90: Final = 1.645
 """Standard deviations that hold 90 % of a normal distribution between them."""
-WEIGHT_SPREAD: Final[Mapping[str, float]] = {"nf4": 0.05, "mxfp4": 0.01}
+WEIGHT_SPREAD: Final[Mapping[str, float]] = {"nf4": 0.07}
 """Of the weights, as a share: 4-bit checkpoints leave some layers in 16 bit, which ones differs."""
-PLAIN_WEIGHT_SPREAD: Final = 0.004
-"""The same of 16- and 8-bit weights."""
-ACTIVATION_SPREAD: Final = 0.08
+PLAIN_WEIGHT_SPREAD: Final = 0.013
+"""The same of other weights."""
+ACTIVATION_SPREAD: Final = 0.14
 """Of the profile run's peak, as a share."""
-NON_TORCH_SPREAD: Final = {False: 2**30 // 10, True: 3 * 2**30 // 10}
+NON_TORCH_SPREAD: Final = {False: 16 * 2**30 // 100, True: 12 * 2**30 // 100}
 """Bytes outside torch's allocator, without and with NCCL."""
 GRAPH_SPREAD: Final = 4 * 2**30 // 10
 """Bytes of CUDA graphs, where they count in the share."""

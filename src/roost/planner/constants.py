@@ -14,13 +14,13 @@ from dataclasses import dataclass
 class Constants:
     """Of one machine or, as here, of published runs."""
 
-    bandwidth_efficiency: float = 0.78
+    bandwidth_efficiency: float = 0.77
     """Share of a card's memory bandwidth that decoding reaches."""
-    layer_launch_s: float = 79e-6
+    layer_launch_s: float = 74e-6
     """Of one decode step, for each layer: launches and small kernels."""
     eager_layer_s: float = 1.7e-3
     """The same without CUDA graphs and with an adapter in the engine (verl logs: 1.3 to 2.6 ms)."""
-    pcie_allreduce_s: float = 69e-6
+    pcie_allreduce_s: float = 68e-6
     """Of one small all-reduce over PCIe; a layer has two."""
     pcie_allreduce_share: float = 0.29
     """Share of PCIe's nominal rate that an all-reduce's payload reaches."""
@@ -37,11 +37,11 @@ class Constants:
     """Share of peak arithmetic that prefill reaches."""
     full_mfu: float = 0.38
     """Share of peak arithmetic of full-parameter training."""
-    adapter_mfu: float = 0.26
+    adapter_mfu: float = 0.29
     """The same where an adapter trains: smaller products, nothing to overlap."""
     forward_mfu: float = 0.24
     """The same of a forward alone."""
-    train_overhead_s: float = 4.5
+    train_overhead_s: float = 4.9
     """Of a training phase besides arithmetic and links: rewards, batches, states that are moved."""
     forward_overhead_s: float = 0.85
     """Of one pass for log-probabilities besides arithmetic."""
@@ -55,12 +55,12 @@ class Constants:
     """Fall asleep and wake, besides the bytes: 1.1 to 4.3 s asleep, 0.04 to 2.6 s awake in logs."""
     host_copy_gbps: float = 20.0
     """To and from host memory, 1e9 bytes a second."""
-    generate_spread: float = 0.13
-    train_spread: float = 0.25
-    logprob_spread: float = 0.3
+    generate_spread: float = 0.12
+    train_spread: float = 0.26
+    logprob_spread: float = 0.1
     sync_spread: float = 0.5
     sleep_spread: float = 0.5
-    source: str = "estimated from published measurements (planner/constants.py)"
+    source: str = "fitted on published measurements (docs/plan-accuracy.md)"
 
 
 PUBLISHED = Constants()
