@@ -1,13 +1,14 @@
 """What one vLLM engine takes of its cards, and how many rollouts it holds at once.
 
-The profile run, the sampler and the block arithmetic are vLLM's; the constants come from startup
-logs, which are not in the repository yet.
+The profile run, the sampler and the block arithmetic are vLLM's; the constants come from
+the startup logs in ``benchmarks/data``, and ``benchmarks/plan_fit.py`` reproduces them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from roost.planner.bands import QUANTILE_90, cache_spread
 from roost.planner.book import Book
 from roost.planner.model_shape import ModelShape
 from roost.planner.request import BYTES, Layout, Request
@@ -17,18 +18,27 @@ BLOCK = 16
 """Tokens of one block of vLLM's cache."""
 GIB = 2**30
 SAMPLER_BYTES = 38.7
-"""Of PyTorch's sampler for each sequence and vocabulary entry. Fit on 17 logged peaks."""
+"""Of PyTorch's sampler for each sequence and vocabulary entry, fit on the logged peaks. By count it
+is 39: logits in 16 bit and in float32 (2 + 4), sorted values and their indices (4 + 8), softmax,
+cumulative sum and mask of the sorted (4 + 4 + 1), logits put back in order, their softmax and the
+exponential noise (4 + 4 + 4)."""
+FUSED_SAMPLER_BYTES = 14
+"""The same of FlashInfer's, which does not sort: logits in 16 bit and float32 (2 + 4), softmax and
+exponential noise (4 + 4)."""
 FORWARD_WIDTH = 6
 """Profile run: bytes per token are ``6 f / tp + 6 h``. Fit on two logged peaks."""
 LEAST_ACTIVATION = GIB // 4
-NON_TORCH = {False: GIB // 10, True: 55 * GIB // 100}
-"""Outside torch's allocator, without and with NCCL."""
+NON_TORCH = {False: GIB // 10, True: 3 * GIB // 10}
+"""Outside torch's allocator, without and with NCCL: medians of logs, which say 0.01 to 0.35 and
+0.15 to 0.55 GiB."""
 GRAPH_BYTES = GIB // 2
 """CUDA graphs: logs say 0.1 to 2.4 GiB; their median."""
 MXFP4_BYTES = 4.25 / 8
 """Of one weight: 4 bits, and 8 bits of scale for each 32."""
 MXFP4_PAD = 256
 """vLLM pads the hidden size of an expert to a multiple of this."""
+MXFP4_SLICE_PAD = 64
+"""And one card's slice of its width to a multiple of this."""
 NF4_BYTES = (4 + 0.127) / 8
 """Of one weight: 4 bits and double-quantised constants (QLoRA, arXiv:2305.14314)."""
 
@@ -87,9 +97,25 @@ def engine_memory(request: Request, layout: Layout, book: Book) -> EngineMemory:
         "vLLM",
     )
     weight_term = Term("engine weights", card_weights, f"{gib(weights)} / {tp} cards")
-    return EngineMemory(
-        share, weights, cache, resident, tokens, (weight_term, cache_term, *overheads)
-    )
+    terms = (weight_term, cache_term, *overheads)
+    if not request.listed:
+        _band(request, tp, cache, terms, book)
+    return EngineMemory(share, weights, cache, resident, tokens, terms)
+
+
+def _band(request: Request, tp: int, cache: int, terms: tuple[Term, ...], book: Book) -> None:
+    """Between which figures the cache is expected."""
+    spread = tp * cache_spread(terms, served_dtype(request), joined=tp > 1)
+    for name, sign in (("low", -1), ("high", 1)):
+        book.bytes(
+            f"rollout.kv_cache_{name}_bytes",
+            max(0, int(cache + sign * QUANTILE_90 * spread)),
+            f"kv_cache_bytes {'-+'[sign > 0]} 1.645 x spread: 90 % of logs are expected between "
+            "low and high",
+            "spread of each term in vLLM startup logs (planner/bands.py)",
+            kv_cache_bytes=cache,
+            spread_bytes=spread,
+        )
 
 
 def overhead_terms(request: Request, layout: Layout) -> list[Term]:
@@ -99,13 +125,14 @@ def overhead_terms(request: Request, layout: Layout) -> list[Term]:
     batch = engine.max_batched_tokens or (4096 if layout.mode == "colocate" else 8192)
     wide = shape.intermediate * max(1, shape.active_experts)
     forward = int(batch * (FORWARD_WIDTH * wide / tp + FORWARD_WIDTH * shape.hidden))
-    sampler = int(SAMPLER_BYTES * sequences * shape.vocabulary) if engine.native_sampler else 0
+    each = SAMPLER_BYTES if engine.native_sampler else FUSED_SAMPLER_BYTES
+    sampler = int(each * sequences * shape.vocabulary)
     peak = max(forward, sampler, LEAST_ACTIVATION)
     terms = [
         Term(
             "engine activations",
             peak,
-            f"max(sampler {SAMPLER_BYTES} B x sequences x vocabulary, forward tokens x "
+            f"max(sampler {each} B x sequences x vocabulary, forward tokens x "
             f"(6 f / tp + 6 h), {gib(LEAST_ACTIVATION)})",
             {"sequences": sequences, "tokens": batch, "sampler": sampler, "forward": forward},
             "fit on vLLM startup logs",
@@ -113,7 +140,7 @@ def overhead_terms(request: Request, layout: Layout) -> list[Term]:
         Term(
             "engine outside torch",
             NON_TORCH[tp > 1],
-            "0.10 GiB, or 0.55 GiB with NCCL",
+            "0.10 GiB, or 0.30 GiB with NCCL",
             {"tensor_parallel": tp},
             "vLLM startup logs",
         ),
@@ -139,14 +166,16 @@ def served_dtype(request: Request) -> str:
     return dtype if dtype in ("mxfp4", "nf4", *BYTES) else "bfloat16"
 
 
-def weight_bytes(shape: ModelShape, dtype: str) -> int:
-    """Weights of one whole copy."""
+def weight_bytes(shape: ModelShape, dtype: str, tensor_parallel: int = 1) -> int:
+    """Weights of one whole copy, over all its cards."""
     if dtype == "mxfp4":
-        padded = -(-shape.hidden // MXFP4_PAD) * MXFP4_PAD
+        padded = _padded(shape.hidden, MXFP4_PAD) / shape.hidden
+        part = -(-shape.intermediate // tensor_parallel)
+        padded *= _padded(part, MXFP4_SLICE_PAD) * tensor_parallel / shape.intermediate
         experts = sum(
             b.count * x.parameters for b in shape.blocks for x in b.linears if x.copies > 1
         )
-        packed = int(experts * MXFP4_BYTES * padded / shape.hidden)
+        packed = int(experts * MXFP4_BYTES * padded)
         return packed + 2 * (shape.parameters - experts)
     if dtype in ("nf4", "fp8"):
         per = NF4_BYTES if dtype == "nf4" else 1.0
@@ -154,11 +183,15 @@ def weight_bytes(shape: ModelShape, dtype: str) -> int:
     return int(BYTES[dtype] * shape.parameters)
 
 
+def _padded(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple
+
+
 def _weights(request: Request, layout: Layout, book: Book) -> int:
     model, tp = request.model, layout.tensor_parallel
     shape = model.shape
     dtype = served_dtype(request)
-    total = weight_bytes(shape, dtype)
+    total = weight_bytes(shape, dtype, tp)
     inputs: dict[str, Value] = {"parameters": shape.parameters, "dtype": dtype}
     if request.listed:
         formula = "bytes per parameter x parameters"

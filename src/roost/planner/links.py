@@ -12,6 +12,8 @@ from roost.planner.trainer_memory import TrainerMemory
 
 DEFAULT_PCIE_GBPS = 32.0
 """Where a card has no figure: Gen4 x16."""
+SERVER_CARDS = 8
+"""The most that one server holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,9 @@ class Traffic:
 def link_between(hardware: Hardware, gpus: int) -> Link:
     """What joins so many cards: the slowest link among them."""
     card = hardware.card
-    if gpus > hardware.gpus_per_node and card.nvlink_domain < gpus:
+    apart = gpus > hardware.gpus_per_node
+    # A domain of more cards than a server holds reaches over servers (NVL72).
+    if apart and not SERVER_CARDS < card.nvlink_domain >= gpus:
         return Link("network", hardware.network_gbps)
     if card.nvlink_gbps and gpus <= card.nvlink_domain:
         return Link("NVLink", card.nvlink_gbps)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import exp, log, sqrt
+from math import sqrt
 from typing import Any
 
 from roost.planner import power
+from roost.planner.bands import around
 from roost.planner.book import Book
 from roost.planner.constants import PUBLISHED, Constants
 from roost.planner.engine_memory import EngineMemory, engine_memory, max_sequences
@@ -17,9 +18,6 @@ from roost.planner.request import BYTES, Layout, Request
 from roost.planner.terms import Figure, Phase, find_figure, gib, term_figures
 from roost.planner.timing import Seconds, seconds
 from roost.planner.trainer_memory import TrainerMemory, trainer_memory
-
-QUANTILE_90 = 1.645
-"""Standard deviations that hold 90 % of a normal distribution between them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,12 +312,12 @@ def _step_figures(request: Request, spent: Seconds, book: Book, constants: Const
     spread = sqrt(sum((part * wide) ** 2 for part, wide in parts)) / total
     inputs = {"total_s": total, "spread": spread}
     formula = "total_s x exp({} 1.645 x spread): 90 % of runs are expected within low_s and high_s"
-    for name, sign in (("low_s", -1), ("high_s", 1)):
+    for name, sign, edge in zip(("low_s", "high_s"), "-+", around(total, spread), strict=True):
         book.number(
             f"step.{name}",
-            total * exp(sign * QUANTILE_90 * log(1 + spread)),
+            edge,
             "s",
-            formula.format("-+"[sign > 0]),
+            formula.format(sign),
             constants.source,
             **inputs,
         )

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
+from roost.planner.bands import around
 from roost.planner.book import Book
-from roost.planner.cards import Card
 from roost.planner.constants import Constants
+from roost.planner.decode import DecodeStep, decode_step, payload_seconds, peak_flops
 from roost.planner.engine_memory import (
     BLOCK,
     EngineMemory,
@@ -17,46 +18,7 @@ from roost.planner.engine_memory import (
     weight_bytes,
 )
 from roost.planner.links import Traffic
-from roost.planner.model_shape import ModelShape
 from roost.planner.request import BYTES, Layout, Request
-
-DEFAULT_TFLOPS = 100.0
-"""Where a card has no figure for 16-bit arithmetic."""
-
-
-@dataclass(frozen=True, slots=True)
-class DecodeStep:
-    """Seconds of one decode step of one engine, by what they are spent on."""
-
-    weights: float
-    arithmetic: float
-    cache: float
-    launches: float
-    allreduce: float
-    sequences: float
-
-    @property
-    def total(self) -> float:
-        """Reading weights and multiplying overlap; the rest adds."""
-        return (
-            max(self.weights, self.arithmetic)
-            + self.cache
-            + self.launches
-            + self.allreduce
-            + self.sequences
-        )
-
-    @property
-    def bound(self) -> str:
-        """What takes longest."""
-        parts = {
-            "memory bandwidth": (self.weights if self.weights >= self.arithmetic else 0)
-            + self.cache,
-            "arithmetic": self.arithmetic if self.arithmetic > self.weights else 0,
-            "launches and sampler": self.launches + self.sequences,
-            "link": self.allreduce,
-        }
-        return max(parts, key=lambda name: parts[name])
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,46 +38,6 @@ class Seconds:
     def total(self) -> float:
         """The phases one after another."""
         return self.generate + self.logprob + self.train + self.sync + self.sleep_wake
-
-
-def peak_flops(card: Card) -> float:
-    """16-bit operations a second."""
-    return (card.bf16_tflops or DEFAULT_TFLOPS) * 1e12
-
-
-def read_parameters(shape: ModelShape, sequences: float) -> float:
-    """Weights that a decode step of so many sequences reads: of the experts, those that any of
-    them chose, ``1 - (1 - k/E)^B`` of all."""
-    read = 0.0
-    for block in shape.blocks:
-        for linear in block.linears:
-            share = 1.0
-            if linear.copies > 1:
-                share = 1 - (1 - linear.active / linear.copies) ** max(1.0, sequences)
-            read += block.count * linear.parameters * share
-    return read + shape.embedding_parameters
-
-
-def decode_step(
-    request: Request, layout: Layout, constants: Constants, sequences: float, context: float
-) -> DecodeStep:
-    """One decode step of ``sequences`` rollouts of mean length ``context``."""
-    shape, card, tp = request.model.shape, request.hardware.card, layout.tensor_parallel
-    bandwidth = card.bandwidth_gbps * 1e9 * constants.bandwidth_efficiency
-    width = weight_bytes(shape, served_dtype(request)) / shape.parameters
-    flops = peak_flops(card)
-    per_token = shape.kv_elements(int(context), tp) * BYTES[request.engine.cache_dtype]
-    eager = request.engine.enforce_eager
-    apart = tp > request.hardware.gpus_per_node
-    allreduce = constants.network_allreduce_s if apart else constants.allreduce_s
-    return DecodeStep(
-        weights=width * read_parameters(shape, sequences) / (tp * bandwidth),
-        arithmetic=2 * shape.multiplied_parameters * sequences / (tp * flops),
-        cache=sequences * per_token / bandwidth,
-        launches=shape.layers * (constants.eager_layer_s if eager else constants.layer_launch_s),
-        allreduce=2 * shape.layers * allreduce if tp > 1 else 0.0,
-        sequences=sequences * constants.sequence_s,
-    )
 
 
 def seconds(
@@ -164,13 +86,30 @@ def _generate(
     concurrent = max(1, min(fit, max_sequences(request, layout), rollouts))
     decode = decode_step(request, layout, constants, concurrent, average)
     waves = max(1.0, rollouts / concurrent)
-    steps = work.completion_tokens if waves == 1.0 else waves * work.mean_completion
+    steps = max(float(work.completion_tokens), waves * work.mean_completion)
     fixed = max(decode.weights, decode.arithmetic) + decode.launches + decode.allreduce
     grown = rollouts * work.mean_completion * (decode.cache + decode.sequences) / concurrent
     shared = work.prompts / layout.replicas * work.mean_prompt
     peak = peak_flops(request.hardware.card)
     flops = peak * constants.prefill_efficiency * layout.tensor_parallel
     prefill = 2 * shape.multiplied_parameters * shared / flops
+    prefill += (
+        2 * shape.layers * payload_seconds(request, layout.tensor_parallel, shared, constants)
+    )
+    book.number(
+        "rollout.decode_step_s",
+        decode.total,
+        "s",
+        "max(weights, arithmetic) + cache + launches + all-reduce + sequences, of the concurrent "
+        "rollouts at half of their completion",
+        constants.source,
+        weights_s=decode.weights,
+        arithmetic_s=decode.arithmetic,
+        cache_s=decode.cache,
+        launches_s=decode.launches,
+        allreduce_s=decode.allreduce,
+        sequences_s=decode.sequences,
+    )
     total = book.number(
         "step.generate_s",
         fixed * steps + grown + prefill,
@@ -190,6 +129,16 @@ def _generate(
         sampler_s=decode.sequences,
         prefill_s=prefill,
     )
+    for name, edge in zip(("low", "high"), around(total, constants.generate_spread), strict=True):
+        book.number(
+            f"step.generate_{name}_s",
+            edge,
+            "s",
+            "generate_s x exp(-+ 1.645 x spread): 90 % of runs are expected between low and high",
+            constants.source,
+            generate_s=total,
+            spread=constants.generate_spread,
+        )
     return total, decode, passes, concurrent
 
 
@@ -206,16 +155,18 @@ def _logprob(request: Request, layout: Layout, book: Book, constants: Constants)
     flops = peak_flops(request.hardware.card)
     each = 2 * shape.multiplied_parameters + _attention_flops(request)
     rate = layout.trainer_gpus * flops * constants.forward_mfu
+    overhead = 0.0 if request.listed else constants.forward_overhead_s
     return book.number(
         "step.logprob_s",
-        passes * each * request.trained_tokens / rate,
+        passes * (each * request.trained_tokens / rate + overhead),
         "s",
-        "passes x (2 N + attention) x tokens / (cards x peak x share)",
+        "passes x ((2 N + attention) x tokens / (cards x peak x share) + overhead)",
         constants.source,
         passes=passes,
         tokens=request.trained_tokens,
         multiplied_parameters=shape.multiplied_parameters,
         share_of_peak=constants.forward_mfu,
+        overhead_s=overhead,
         trainer_gpus=layout.trainer_gpus,
     )
 
@@ -234,12 +185,14 @@ def _train(
     flops = peak_flops(request.hardware.card)
     tokens = training.passes * request.trained_tokens
     compute = each * tokens / (layout.trainer_gpus * flops * mfu)
+    overhead = 0.0 if request.listed else constants.train_overhead_s
     # Gathers overlap with arithmetic; the gradients' all-reduce comes at the end.
     return book.number(
         "step.train_s",
-        max(compute, training.passes * links.gather_s) + links.allreduce_s,
+        max(compute, training.passes * links.gather_s) + links.allreduce_s + overhead,
         "s",
-        "max((flops of a token) x tokens / (cards x peak x share), FSDP gathers) + all-reduce",
+        "max((flops of a token) x tokens / (cards x peak x share), FSDP gathers) + all-reduce + "
+        "overhead",
         constants.source,
         flops_per_parameter=factor,
         tokens=tokens,
@@ -249,6 +202,7 @@ def _train(
         compute_s=compute,
         gather_s=links.gather_s,
         allreduce_s=links.allreduce_s,
+        overhead_s=overhead,
     )
 
 

@@ -207,7 +207,10 @@ def _micro_batch(request: Request, layout: Layout, room: int) -> int:
         checkpointing=training.gradient_checkpointing,
     )
     if training.full_logits:
-        per_token += activations.FULL_LOGIT_BYTES * request.model.shape.vocabulary
+        layer = activations.layer_bytes(request.model.shape, int(BYTES[training.dtype]))
+        later = layer if training.gradient_checkpointing else 0
+        logits = activations.FULL_LOGIT_BYTES * request.model.shape.vocabulary
+        per_token += max(0, logits - later)
     per_token = int(per_token * (1 + FRAGMENTATION))
     rank_rollouts = -(-work.rollouts // layout.trainer_gpus)
     most = min(DEFAULT_MICRO_BATCH_TOKENS, rank_rollouts * work.tokens)
@@ -232,7 +235,13 @@ def _work(request: Request, tokens: int, book: Book) -> tuple[Term, ...]:
     )
     if training.full_logits:
         each = activations.FULL_LOGIT_BYTES * shape.vocabulary
-        logits = Term("logits", tokens * each, f"{tokens:,} tokens x 10 B x {shape.vocabulary:,}")
+        # Logits are gone before the backward recomputes the layer that ``held`` counts.
+        later = activations.layer_bytes(shape, width) if recompute else 0
+        logits = Term(
+            "logits",
+            tokens * max(0, each - later),
+            f"{tokens:,} tokens x (10 B x {shape.vocabulary:,} - {later:,} B recomputed later)",
+        )
     else:
         tile = activations.LOGPROB_TILE_BYTES
         logits = Term("log-probabilities", tile, "3 float32 tiles of 1,024 x 8,192")
