@@ -23,7 +23,7 @@ from roost.config import RunConfig
 from roost.config.loading import build_config
 from roost.model.loading import load_policy
 from roost.model.source import find_model
-from roost.planner.embedded import DEFAULT_MICRO_BATCH_TOKENS
+from roost.planner.embedded import MICRO_BATCH_TOKENS
 from roost.samples import Group
 from roost.training.adapters import add_adapter
 from roost.training.batch import TrainBatch
@@ -37,7 +37,8 @@ def build_trainer(config: RunConfig) -> tuple[Trainer, Any]:
     policy, tokenizer = load_policy(config.model)
     if config.train.method == "lora":
         policy = type(policy)(add_adapter(policy.module, config.lora, seed=config.seed))
-    return Trainer(policy, config, micro_batch_tokens=DEFAULT_MICRO_BATCH_TOKENS), tokenizer
+    tokens = MICRO_BATCH_TOKENS[policy.device.type]
+    return Trainer(policy, config, micro_batch_tokens=tokens), tokenizer
 
 
 def run_config(model: str, method: str, budget: int) -> RunConfig:

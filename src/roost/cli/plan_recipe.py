@@ -50,9 +50,10 @@ class RunPlan:
 
     def __init__(self, config: RunConfig, base_dir: Path) -> None:
         # Here, not above: only this plan asks the machine, and so needs torch and the data.
+        from roost.run.display import QuietDisplay
         from roost.run.prepare import prepare
 
-        prepared = prepare(config, base_dir)
+        prepared = prepare(config, base_dir, QuietDisplay())
         self.config = config
         self.plan: EmbeddedPlan = prepared.plan
         self.shape = prepared.shape

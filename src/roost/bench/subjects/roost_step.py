@@ -23,7 +23,7 @@ from roost.run.session import Session, open_session
 
 def serve(job: Job, channel: Channel) -> None:
     """Train a step a turn."""
-    prepared = prepare(build_config(sections(job)), Path(job.folder))
+    prepared = prepare(build_config(sections(job)), Path(job.folder), QuietDisplay())
     prepared.plan.require_fit()
     memory = PeakMemory(prepared.device)
     with Claim(Path(job.folder) / "run") as claim:
