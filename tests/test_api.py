@@ -186,7 +186,7 @@ def test_each_kind_of_rows(
 def check_only(config: Any, base_dir: Path, display: Any, *, objects: Any) -> Any:
     from roost.run.prepare import prepare
 
-    return prepare(config, base_dir, data=objects.data, reward_functions=objects.functions)
+    return prepare(config, base_dir, display, data=objects.data, reward_functions=objects.functions)
 
 
 EVERY_SECTION: dict[str, Any] = {
@@ -200,6 +200,7 @@ EVERY_SECTION: dict[str, Any] = {
     "train": {"steps": 3, "method": "lora"},
     "eval": {"prompts": 9},
     "output": {"folder": "runs/x"},
+    "plan": {"gpus": 2},
 }
 
 
