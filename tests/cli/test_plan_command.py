@@ -168,6 +168,13 @@ def test_gpus_auto_is_the_fewest_that_fit() -> None:
     assert not plan_json(*asked, "--gpus", str(found - 1), code=1)["fits"]
 
 
+def test_gpus_auto_prints_the_largest_set_where_none_fits() -> None:
+    asked = ("--model", "Llama-3.3-70B", "--gpu", "T4", "--gpus", "auto", "--nodes", "1")
+    plan = plan_json(*asked, "--method", "full", code=1)
+    assert plan["hardware"]["gpus"] == 8
+    assert "short" in plan["problem"]
+
+
 @pytest.mark.parametrize(
     ("order", "key"),
     [

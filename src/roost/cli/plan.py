@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roost.cli.overrides import add_overrides
-from roost.cli.plan_options import Asked, add_options, ask, chosen_values, flag, flags_given
+from roost.cli.plan_flags import add_options
+from roost.cli.plan_request import Asked, ask, chosen_values, flag, flags_given
 from roost.errors import ConfigError
 from roost.planner.layouts import choose
 from roost.planner.plan import Plan

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from roost.cli.plan_options import chosen_values
+from roost.cli.plan_request import chosen_values
 from roost.planner.plan import Plan
 from roost.planner.suggestions import Suggestion
 from roost.planner.terms import Phase, gib
