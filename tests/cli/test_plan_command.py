@@ -249,6 +249,24 @@ def test_the_page_stands_alone_and_draws_memory_to_scale(
     assert sum(widths) / (end - 90) == pytest.approx(share, rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("--gpu H100 --completion-length 65536", "65,"),
+        ("--gpu L4", "0.98 of the listed is assumed"),
+        ("--gpu 4090", "no source was seen for: arithmetic rate, power, memory bandwidth"),
+    ],
+)
+def test_what_the_figures_stand_on_is_noted(asked: str, said: str) -> None:
+    options = ("--model", "Qwen3-0.6B", "--gpus", "1", *asked.split())
+    assert any(said in note for note in plan_json(*options)["notes"])
+    assert "note" in run_plan(*options)[1]
+
+
+def test_a_plan_that_stands_on_sources_alone_has_no_note() -> None:
+    assert plan_json(*TWO)["notes"] == []
+
+
 def test_a_card_of_ones_own(tmp_path: Path) -> None:
     file = tmp_path / "cards.toml"
     file.write_text(
