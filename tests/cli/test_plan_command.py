@@ -252,7 +252,7 @@ def test_the_page_stands_alone_and_draws_memory_to_scale(
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ("--gpu H100 --completion-length 65536", "65,"),
+        ("--gpu H100 --completion-length 65536", "66,048 tokens is longer than the 40,960"),
         ("--gpu L4", "0.98 of the listed is assumed"),
         ("--gpu 4090", "no source was seen for: arithmetic rate, power, memory bandwidth"),
     ],
