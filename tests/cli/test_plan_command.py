@@ -168,6 +168,13 @@ def test_gpus_auto_is_the_fewest_that_fit() -> None:
     assert not plan_json(*asked, "--gpus", str(found - 1), code=1)["fits"]
 
 
+def test_gpus_auto_prints_the_largest_set_where_none_fits() -> None:
+    asked = ("--model", "Llama-3.3-70B", "--gpu", "T4", "--gpus", "auto", "--nodes", "1")
+    plan = plan_json(*asked, "--method", "full", code=1)
+    assert plan["hardware"]["gpus"] == 8
+    assert "short" in plan["problem"]
+
+
 @pytest.mark.parametrize(
     ("order", "key"),
     [
@@ -240,6 +247,24 @@ def test_the_page_stands_alone_and_draws_memory_to_scale(
     end = float(next(states.iter("line")).attrib["x1"])
     share = phase["bytes"] / plan["hardware"]["card_bytes"]
     assert sum(widths) / (end - 90) == pytest.approx(share, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("--gpu H100 --completion-length 65536", "66,048 tokens is longer than the 40,960"),
+        ("--gpu L4", "0.98 of the listed is assumed"),
+        ("--gpu 4090", "no source was seen for: arithmetic rate, power, memory bandwidth"),
+    ],
+)
+def test_what_the_figures_stand_on_is_noted(asked: str, said: str) -> None:
+    options = ("--model", "Qwen3-0.6B", "--gpus", "1", *asked.split())
+    assert any(said in note for note in plan_json(*options)["notes"])
+    assert "note" in run_plan(*options)[1]
+
+
+def test_a_plan_that_stands_on_sources_alone_has_no_note() -> None:
+    assert plan_json(*TWO)["notes"] == []
 
 
 def test_a_card_of_ones_own(tmp_path: Path) -> None:

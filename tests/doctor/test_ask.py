@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import time
+
+import pytest
 
 from roost.doctor.ask import Question, ask, ask_together
 from roost.doctor.facts import MARK
@@ -60,3 +64,19 @@ def test_only_marked_lines_count_as_said() -> None:
     answer = ask(python(code))
     assert answer.said() == [{"a": 1}]
     assert answer.last() == {"a": 1}
+
+
+@pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
+def test_a_process_that_waits_inside_the_driver_is_left_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Such a process takes no signal; here the signal is kept from it."""
+    kept: list[int] = []
+    with monkeypatch.context() as patch:
+        patch.setattr("roost.doctor.ask.REAP_S", 0.1)
+        patch.setattr(os, "killpg", lambda group, _: kept.append(group))
+        answer = ask(python("import time; time.sleep(5)", 0.5))
+    os.killpg(kept[0], signal.SIGKILL)
+    os.waitpid(kept[0], 0)
+    assert answer.late
+    assert answer.problem.endswith("cannot be killed: it waits inside the driver")

@@ -7,7 +7,7 @@ import pytest
 from roost.doctor.checks import allocator
 from roost.doctor.facts import Facts, Package
 from roost.doctor.findings import Level
-from support.machines import PACKAGES, hgx, only
+from support.machines import PACKAGES, hgx, laptop, only
 
 NEW_POOL = 'torch.cuda.memory._set_allocator_settings("expandable_segments:False")\n'
 OLD_POOL = 'assert "expandable_segments:True" not in conf, ("Expandable segments are not ...")\n'
@@ -51,3 +51,10 @@ def test_the_new_name_alone_is_a_fault_as_vllm_does_not_see_it() -> None:
     assert found.level is Level.FAULT
     assert "looks for the setting in PYTORCH_CUDA_ALLOC_CONF alone" in found.means
     assert "set it in PYTORCH_CUDA_ALLOC_CONF" in found.do
+
+
+def test_without_a_gpu_it_is_a_warning() -> None:
+    env = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    found = only(allocator.check(replace(machine(env, OLD_POOL), torch=laptop().torch)))
+    assert found.level is Level.WARNING
+    assert found.means.startswith("Harmless while there is no GPU.")

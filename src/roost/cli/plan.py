@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roost.cli.overrides import add_overrides
-from roost.cli.plan_options import Asked, add_options, ask, chosen_values, flag, flags_given
+from roost.cli.plan_flags import add_options
+from roost.cli.plan_request import Asked, ask, chosen_values, flag, flags_given
 from roost.errors import ConfigError
 from roost.planner.layouts import choose
+from roost.planner.notes import notes
 from roost.planner.plan import Plan
 from roost.planner.search import Order, ranked, search, smallest
 from roost.planner.suggestions import suggestions
@@ -126,8 +128,12 @@ def take(asked: Asked) -> Plan:
 
 def plan_json(plan: Plan) -> dict[str, Any]:
     """All that a plan says."""
-    rest = {"chosen": chosen_values(plan), "suggestions": [asdict(s) for s in suggestions(plan)]}
-    return {**plan.as_dict(), **rest}
+    return {
+        **plan.as_dict(),
+        "chosen": chosen_values(plan),
+        "notes": notes(plan),
+        "suggestions": [asdict(change) for change in suggestions(plan)],
+    }
 
 
 def _one(args: argparse.Namespace, plan: Plan) -> int:

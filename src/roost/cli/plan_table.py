@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from roost.cli.plan_options import chosen_values
+from roost.cli.plan_request import chosen_values
+from roost.planner.notes import notes
 from roost.planner.plan import Plan
 from roost.planner.suggestions import Suggestion
 from roost.planner.terms import Phase, gib
@@ -30,6 +31,8 @@ def print_plan(plan: Plan, changes: Sequence[Suggestion]) -> None:
         table.add_row(name, text)
     for change in changes:
         table.add_row("try", escape(suggestion_text(change)))
+    for note in notes(plan):
+        table.add_row("note", escape(note))
     console.print(table)
     chosen = " ".join(_option(name, value) for name, value in chosen_values(plan).items())
     if chosen:

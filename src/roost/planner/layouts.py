@@ -156,4 +156,5 @@ def _nothing(request: Request) -> str:
         if wishes.mode == "colocate"
         else "tensor_parallel x replicas + trainer cards must equal the cards"
     )
-    return f"{named} does not go with {gpus} cards: {rule}."
+    many = "1 card" if gpus == 1 else f"{gpus} cards"
+    return f"{named} does not go with {many}: {rule}."

@@ -14,7 +14,7 @@ COLORS = {
     "trainer states": "#1f5aa6",
     "reference": "#5b8fd1",
     "engine weights": "#b3541e",
-    "key-value cache": "#e8a33d",
+    "key-value cache": "#c07a12",
     "engine share": "#d9893a",
     "engine activations": "#8c6d46",
     "activations": "#2e8b57",

@@ -51,32 +51,53 @@ def ranked(plans: Iterable[Plan], order: Order) -> list[Plan]:
 def smallest(
     request: Request, *, nodes: int | None = None, constants: Constants = PUBLISHED
 ) -> Plan:
-    """The plan with the fewest cards that fits.
+    """The plan with the fewest cards that fits; where none does, that of the most cards tried.
 
     Args:
         nodes: Servers, where their number is given.
 
     Raises:
-        ConfigError: not even the largest set does.
+        ConfigError: what was asked for contradicts itself on every number of cards.
     """
+    last: Plan | None = None
+    refused: ConfigError | None = None
     for gpus, servers in _sizes(nodes):
-        hardware = replace(request.hardware, gpus_per_node=gpus, nodes=servers)
         try:
-            plan = choose(replace(request, hardware=hardware), constants)
-        except ConfigError:
-            continue  # too few cards for what was asked, such as a server on one
-        if plan.fits:
-            return plan
-    raise ConfigError(
-        f"--gpus auto: no set of up to {SERVERS[-1] * (nodes or MOST_NODES)} x "
-        f"{request.hardware.card.name} fits. "
-        "Leave more of the layout open, or take a larger card, an adapter, or shorter completions."
-    )
+            last = _on(request, gpus, servers, constants)
+        except ConfigError as error:
+            refused = error  # too few cards for what was asked, such as a server on one
+            continue
+        if last.fits:
+            return last if nodes else _fewer(request, last, constants)
+    if last is None:
+        raise refused or ConfigError("--gpus auto: there is nothing to try.")
+    return last
+
+
+def _on(request: Request, gpus: int, nodes: int, constants: Constants) -> Plan:
+    hardware = replace(request.hardware, gpus_per_node=gpus, nodes=nodes)
+    return choose(replace(request, hardware=hardware), constants)
 
 
 def _sizes(given: int | None) -> Iterator[tuple[int, int]]:
+    """Cards and servers to try: every number of cards of one, then twice as many servers."""
     for gpus in SERVERS:
         yield gpus, given or 1
-    if given is None:
-        for nodes in range(2, MOST_NODES + 1):
-            yield SERVERS[-1], nodes
+    nodes = 2
+    while given is None and nodes <= MOST_NODES:
+        yield SERVERS[-1], nodes
+        nodes *= 2
+
+
+def _fewer(request: Request, plan: Plan, constants: Constants) -> Plan:
+    """The first plan that fits on a number of servers that doubling them passed over."""
+    hardware = plan.request.hardware
+    doubled = hardware.gpus_per_node == SERVERS[-1] and hardware.nodes > 2
+    for nodes in range(hardware.nodes // 2 + 1, hardware.nodes) if doubled else ():
+        try:
+            fewer = _on(request, SERVERS[-1], nodes, constants)
+        except ConfigError:
+            continue  # what was asked for does not divide so many cards
+        if fewer.fits:
+            return fewer
+    return plan

@@ -11,6 +11,7 @@ from roost.planner.constants import PUBLISHED, Constants
 from roost.planner.layouts import choose
 from roost.planner.plan import Plan
 from roost.planner.request import Request
+from roost.planner.search import MOST_NODES
 
 SHOWN = 3
 FASTER = 0.97
@@ -200,6 +201,8 @@ def _card_changes(request: Request, plan: Plan) -> Iterator[_Change]:
         more = replace(hardware, gpus_per_node=factor * hardware.gpus_per_node)
         if more.gpus_per_node > 8 >= hardware.gpus_per_node:
             more = replace(hardware, gpus_per_node=8, nodes=factor * hardware.nodes)
+        if more.nodes > MOST_NODES:
+            return
         wishes = replace(request.wishes, trainer_gpus=None, replicas=None)
         flags = f"--gpus {more.gpus_per_node}"
         flags += f" --nodes {more.nodes}" if more.nodes > 1 else ""

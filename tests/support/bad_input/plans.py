@@ -111,10 +111,10 @@ CASES = [
         "--completion-length 512",
     ),
     case(
-        "no-set-of-cards-fits",
-        asks("--model", "Llama-3.3-70B", "--gpu", "T4", "--gpus", "auto", "--nodes", "1"),
-        "--gpus auto: no set of up to 8 x T4 fits",
-        "larger card",
+        "no-number-of-cards-goes",
+        alone("--model", "Qwen3-8B", "--gpu", "T4", "--mode", "server", "--sleep-level", "2"),
+        "--sleep-level 2",
+        "--mode colocate",
     ),
     case(
         "figure-misspelt",

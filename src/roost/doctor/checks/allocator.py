@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from roost.doctor.facts import Facts
 from roost.doctor.findings import Finding, Level
+from roost.doctor.readings import torch_build
 
 NAME = "allocator"
 OLD, NEW = "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"
@@ -35,12 +36,13 @@ def _clash(facts: Facts, setting: str, *, seen: bool) -> Finding:
             f"vLLM looks for the setting in {OLD} alone: it does not see this one, and its sleep "
             "frees nothing, so that the trainer runs out of memory."
         )
+    card = bool(torch_build.visible(facts))
     steps = f", or set it in {OLD}, which this vLLM does heed" if _steps_aside(facts) else ""
     return Finding(
         NAME,
-        Level.FAULT,
+        Level.FAULT if card else Level.WARNING,
         f"{setting} does not go together with vLLM's sleep mode",
-        means,
+        means if card else f"Harmless while there is no GPU. With one: {means}",
         f"Remove expandable_segments from it for runs whose engine sleeps{steps}.",
     )
 
