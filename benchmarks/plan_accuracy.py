@@ -69,6 +69,9 @@ def summary() -> list[dict[str, object]]:
         "caches, settings inferred": [s for s in caches if not s.exact and not s.held_out],
         "decode step": [s for s in decode if s.what == "decode step" and not s.held_out],
         "decode step, held out": [s for s in decode if s.what == "decode step" and s.held_out],
+        "decode step, all settings printed": [
+            s for s in decode if s.what == "decode step" and s.exact and not s.held_out
+        ],
         "burst of requests": [s for s in decode if s.what == "decode burst"],
         "GRPO step": whole,
         "GRPO step, held out": [s for s in whole if s.held_out],
@@ -180,6 +183,13 @@ published logs and tables of vLLM, TRL, verl and NeMo-RL, each with its source. 
 is Roost's own. Every prediction is made by the planner's own code in the default convention
 (visible memory), with the settings that the source prints; what it leaves out follows vLLM's
 defaults by one rule for all entries (`benchmarks/plan_cases.py`).
+
+What was read from the rows themselves, so that their error is no test of it: the 10 Gbit/s network
+of the rows over several nodes, which no source names; that the A100 pairs are joined by PCIe; the
+utilization of `llmd-2`, whose printed parts add up to 0.95 of the card and not to the printed 0.9.
+The fused sampler's 14 bytes were first seen in the peaks of the report that the `llmp` rows come
+from; the `dl` rows are of other hosts and agree. That a step has a cost besides arithmetic and
+links was seen in the TRL and verl rows; the NeMo-RL rows set none of it, but were known.
 
 A band is to hold 90 of 100 measurements. It is the spread of the terms, not a margin: half its
 width is in the table.

@@ -232,7 +232,7 @@ def _score(
         band[1],
         measured,
         entry["source"],
-        entry["exact_settings"],
+        entry["exact_settings"] and "network_gbps_inferred" not in entry["settings"],
         held_out
         or bool(what.startswith("decode") and NEVER_FITTED.search(entry["model"] + entry["gpu"])),
         what == "cache" and minor_of(entry) < OLDEST,
