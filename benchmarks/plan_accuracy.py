@@ -13,10 +13,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 import plan_scores
+import plan_verdicts
 from plan_cases import OLDEST
 from plan_fit import constants_table, time_crossvalidation
 from plan_memory_fit import spreads, startup_crossvalidation
-from plan_scores import Score, Unplanned, Verdict, coverage, large, small, typical, width, worst
+from plan_scores import Score, Unplanned, coverage, large, small, typical, width, worst
+from plan_verdicts import Verdict
 from timing import table
 
 PAGE = Path(__file__).parents[1] / "docs" / "plan-accuracy.md"
@@ -42,7 +44,7 @@ def as_dict() -> dict[str, object]:
         plan_scores.steps()[0],
         plan_scores.decode()[0],
     )
-    verdicts, _ = plan_scores.boundaries()
+    verdicts, _ = plan_verdicts.boundaries()
     rows = [{**asdict(s), "error": s.error, "inside": s.inside} for s in (*caches, *decode, *steps)]
     return {
         "summary": summary(),
@@ -78,7 +80,7 @@ def summary() -> list[dict[str, object]]:
         "phases of a GRPO step": parts,
     }
     lines = [_line(name, scores) for name, scores in kinds.items()]
-    verdicts, _ = plan_scores.boundaries()
+    verdicts, _ = plan_verdicts.boundaries()
     for name, chosen in _by_kind(verdicts).items():
         right = sum(v.right for v in chosen)
         lines.append(
@@ -110,7 +112,7 @@ def page() -> str:
     caches, no_cache = plan_scores.startup()
     decode, no_decode = plan_scores.decode()
     steps, no_step = plan_scores.steps()
-    verdicts, no_verdict = plan_scores.boundaries()
+    verdicts, no_verdict = plan_verdicts.boundaries()
     little = [abs(s.predicted - s.measured) for s in small(caches) if s.exact]
     sources = list(dict.fromkeys(r.source for r in (*caches, *decode, *steps, *verdicts)))
     parts = [

@@ -36,7 +36,8 @@ class Constants:
     prefill_efficiency: float = 0.5
     """Share of peak arithmetic that prefill reaches."""
     full_mfu: float = 0.38
-    """Share of peak arithmetic of full-parameter training: torchtitan's 0.33 to 0.39. Not fitted."""
+    """Share of peak arithmetic of full-parameter training: torchtitan says 0.33 to 0.39. Not
+    fitted."""
     adapter_mfu: float = 0.29
     """The same where an adapter trains: smaller products, nothing to overlap."""
     forward_mfu: float = 0.24
