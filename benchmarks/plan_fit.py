@@ -12,9 +12,10 @@ from functools import cache
 from statistics import median
 
 import numpy as np
-from plan_cases import NotPlannedError, burst_request, of, step_request
+from plan_cases import NotPlannedError, burst_request, of
 from plan_memory_fit import startup_crossvalidation
 from plan_scores import measured_times, phase_of, phase_seconds, step_seconds
+from plan_step_cases import step_request
 from timing import table
 
 from roost.planner.constants import PUBLISHED, Constants

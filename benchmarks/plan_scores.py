@@ -12,13 +12,12 @@ from plan_cases import (
     OLDEST,
     Entry,
     NotPlannedError,
-    boundary_requests,
     burst_request,
     minor_of,
     of,
     startup_request,
-    step_request,
 )
+from plan_step_cases import step_request
 
 from roost.planner.bands import around
 from roost.planner.constants import PUBLISHED
@@ -63,23 +62,6 @@ class Score:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """Whether something ran, beside what the plan says."""
-
-    id: str
-    what: str
-    predicted: bool
-    fits: bool
-    room: str
-    source: str
-
-    @property
-    def right(self) -> bool:
-        """Whether the plan says what happened."""
-        return self.predicted == self.fits
-
-
-@dataclass(frozen=True)
 class Unplanned:
     """An entry that no plan can be asked of."""
 
@@ -103,25 +85,6 @@ def decode() -> Found:
 def steps() -> Found:
     """Whole GRPO steps and their phases, in seconds."""
     return _collect("grpo_step", _step)
-
-
-def boundaries() -> tuple[list[Verdict], list[Unplanned]]:
-    """What fits, and what does not."""
-    found: list[Verdict] = []
-    missing: list[Unplanned] = []
-    for entry in of("vllm_startup") + of("vllm_oom"):
-        if "max_model_len" not in entry["settings"]:
-            continue
-        try:
-            found.append(_start_verdict(entry))
-        except NotPlannedError as error:
-            missing.append(Unplanned(entry["id"], str(error)))
-    for entry in of("fit_boundary"):
-        try:
-            found += [_train_verdict(entry, *case) for case in boundary_requests(entry)]
-        except NotPlannedError as error:
-            missing.append(Unplanned(entry["id"], str(error)))
-    return found, missing
 
 
 def _collect(category: str, score: Callable[[Entry], Iterator[Score]]) -> Found:
@@ -232,30 +195,11 @@ def _score(
         band[1],
         measured,
         entry["source"],
-        entry["exact_settings"],
+        entry["exact_settings"] and "network_gbps_inferred" not in entry["settings"],
         held_out
         or bool(what.startswith("decode") and NEVER_FITTED.search(entry["model"] + entry["gpu"])),
         what == "cache" and minor_of(entry) < OLDEST,
     )
-
-
-def _start_verdict(entry: Entry) -> Verdict:
-    request, layout = startup_request(entry)
-    plan = make_plan(request, layout)
-    measured, tokens = entry["measured"], request.workload.tokens
-    fits = measured.get("fits", measured.get("x", 1) >= 1)
-    room = f"{plan.engine.cache_tokens:,} tokens"
-    return Verdict(
-        entry["id"], f"one of {tokens:,}", plan.engine.resident > 0, fits, room, entry["source"]
-    )
-
-
-def _train_verdict(entry: Entry, name: str, fits: bool, *case: object) -> Verdict:
-    plan = make_plan(*case)  # type: ignore[arg-type]
-    train = next(phase for phase in plan.phases if phase.name == "train")
-    left = plan.request.card_bytes - train.bytes
-    room = f"{left / GIB:+.1f} GiB"
-    return Verdict(entry["id"], name, left >= 0, fits, room, entry["source"])
 
 
 def typical(scores: list[Score]) -> float:

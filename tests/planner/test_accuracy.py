@@ -11,7 +11,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import plan_scores
-from plan_scores import Score, Verdict, coverage, large, small, typical, width, worst
+import plan_verdicts
+from plan_scores import Score, coverage, large, small, typical, width, worst
+from plan_verdicts import Verdict
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +33,7 @@ def steps() -> list[Score]:
 
 @pytest.fixture(scope="module")
 def verdicts() -> list[Verdict]:
-    return plan_scores.boundaries()[0]
+    return plan_verdicts.boundaries()[0]
 
 
 def of(scores: list[Score], what: str, *, held_out: bool = False) -> list[Score]:

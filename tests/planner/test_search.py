@@ -1,4 +1,4 @@
-"""The smallest set of cards: every smaller one that could be asked for does not fit."""
+"""Plans beside each other: what is tried, and in which order."""
 
 from __future__ import annotations
 
@@ -10,44 +10,84 @@ from roost.errors import ConfigError
 from roost.planner.cards import registry
 from roost.planner.layouts import choose
 from roost.planner.models import find_shape
-from roost.planner.request import Hardware, Request, Training, Wishes
-from roost.planner.search import smallest
+from roost.planner.request import Hardware, Request, Training, Wishes, Workload
+from roost.planner.search import compare, ranked, search, smallest, sweep
+from support.toy_plans import card, request
+
+H100 = registry().card("H100")
+WORK = Workload(8, 8, 512, 1024)
 
 
-def request(model: str, card: str, method: str = "lora") -> Request:
-    training = Training(method=method)  # type: ignore[arg-type]
-    return Request(find_shape(model), Hardware(registry().card(card)), training=training)
+def test_a_search_names_each_layout_once_and_only_those_that_fit() -> None:
+    plans = search(Request(find_shape("Llama-3.1-8B"), Hardware(H100, 2), WORK))
+    assert all(plan.fits for plan in plans)
+    # A server trains on one card; both are shared in two strategies, two degrees, two sleeps.
+    keys = [
+        (p.layout.mode, p.layout.strategy, p.layout.tensor_parallel, p.layout.sleep_level)
+        for p in plans
+    ]
+    assert len(keys) == len(set(keys)) == 1 + 2 * 2 * 2
+    times = [plan.seconds.total for plan in plans]
+    assert times == sorted(times)
 
 
-@pytest.mark.parametrize(
-    ("model", "card", "method"),
-    [
-        ("Qwen3-0.6B", "H100", "lora"),
-        ("Qwen3-32B", "A100", "lora"),
-        ("Llama-3.3-70B", "A100", "full"),
-        ("Llama-3.3-70B", "RTX PRO 6000", "full"),
-    ],
-)
-def test_the_next_smaller_set_does_not_fit(model: str, card: str, method: str) -> None:
-    asked = request(model, card, method)
-    found = smallest(asked)
-    assert found.fits
-    hardware = found.request.hardware
-    if hardware.nodes > 1:
-        fewer = replace(hardware, nodes=hardware.nodes - 1)
-    elif hardware.gpus > 1:
-        fewer = replace(hardware, gpus_per_node=hardware.gpus - 1)
-    else:
-        return
-    assert not choose(replace(asked, hardware=fewer)).fits
+def test_a_search_finds_nothing_where_nothing_fits() -> None:
+    assert search(Request(find_shape("Qwen3-32B"), Hardware(registry().card("T4")))) == []
 
 
-def test_a_number_of_servers_that_was_given_stays() -> None:
-    found = smallest(request("Qwen3-0.6B", "H100"), nodes=3)
-    assert (found.request.hardware.nodes, found.request.hardware.gpus_per_node) == (3, 1)
+def test_orders() -> None:
+    small = choose(request(Hardware(card())))
+    large = choose(request(Hardware(card(memory_visible_bytes=20 * 2**30), 4)))
+    assert ranked([small, large], "headroom") == [large, small]
+    cheap = min((small, large), key=lambda p: p.seconds.total * p.request.hardware.gpus)
+    assert ranked([small, large], "cost")[0] is cheap
+    quick = min((small, large), key=lambda p: p.seconds.total)
+    assert ranked([large, small], "time")[0] is quick
 
 
-def test_a_wish_that_no_number_of_cards_grants_is_an_error() -> None:
-    asked = replace(request("Qwen3-8B", "H100"), wishes=Wishes(tensor_parallel=3))
-    with pytest.raises(ConfigError, match="--tensor-parallel 3: Qwen3-8B has 32"):
+def test_the_smallest_set_is_the_first_that_fits() -> None:
+    # 16 bytes a weight of 8B are 120 GiB: more than one card of 79 GiB, and less than three.
+    asked = Request(find_shape("Llama-3.1-8B"), Hardware(H100), WORK, Training("full"))
+    plan = smallest(asked)
+    gpus = plan.request.hardware.gpus
+    assert plan.fits
+    assert 2 <= gpus <= 3
+    fewer = replace(asked, hardware=Hardware(H100, gpus - 1))
+    assert not choose(fewer).fits
+
+
+def test_a_server_takes_two_cards_at_the_least() -> None:
+    asked = Request(find_shape("Qwen3-0.6B"), Hardware(H100), WORK, wishes=Wishes(mode="server"))
+    assert smallest(asked).request.hardware.gpus == 2
+
+
+def test_no_set_is_large_enough() -> None:
+    asked = Request(
+        find_shape("Llama-3.3-70B"),
+        Hardware(registry().card("T4")),
+        WORK,
+        wishes=Wishes(strategy="ddp"),
+    )
+    with pytest.raises(ConfigError, match="no set of up to 128 x T4 fits"):
         smallest(asked)
+
+
+def test_cards_beside_each_other_keep_the_request() -> None:
+    asked = Request(find_shape("Llama-3.1-8B"), Hardware(H100), WORK)
+    plans = compare(asked, [H100, registry().card("H200")])
+    assert [plan.request.hardware.card.name for plan in plans] == ["H100 SXM", "H200 SXM"]
+    assert all(plan.request.workload == WORK for plan in plans)
+    assert plans[1].seconds.decode.weights < plans[0].seconds.decode.weights
+
+
+def test_a_sweep_over_lengths_finds_the_cliff() -> None:
+    asked = Request(find_shape("Llama-3.1-8B"), Hardware(registry().card("RTX 4090")), WORK)
+    plans = sweep(asked, "completion_tokens", (256, 2048, 65536))
+    assert [plan.request.workload.completion_tokens for plan in plans] == [256, 2048, 65536]
+    assert plans[0].seconds.total < plans[1].seconds.total
+    assert not plans[2].fits
+
+
+def test_a_sweep_over_groups_makes_more_rollouts() -> None:
+    plans = sweep(request(), "generations", (1, 3))
+    assert [plan.value("rollout.rollouts_per_step") for plan in plans] == [2, 6]

@@ -36,11 +36,12 @@ class Constants:
     prefill_efficiency: float = 0.5
     """Share of peak arithmetic that prefill reaches."""
     full_mfu: float = 0.38
-    """Share of peak arithmetic of full-parameter training."""
+    """Share of peak arithmetic of full-parameter training: torchtitan says 0.33 to 0.39. Not
+    fitted."""
     adapter_mfu: float = 0.29
     """The same where an adapter trains: smaller products, nothing to overlap."""
     forward_mfu: float = 0.24
-    """The same of a forward alone."""
+    """The same of a forward alone: verl logs say 0.10 to 0.26. Not fitted."""
     train_overhead_s: float = 4.9
     """Of a training phase besides arithmetic and links: rewards, batches, states that are moved."""
     forward_overhead_s: float = 0.85

@@ -92,7 +92,7 @@ class Engine:
     max_batched_tokens: int | None = None
     """Of the profile run; None is vLLM's 8192, and 4096 when colocated, as TRL sets it."""
     native_sampler: bool = True
-    """PyTorch's sampler, whose buffers grow with sequences x vocabulary; FlashInfer's do not."""
+    """PyTorch's sampler, which sorts the vocabulary; FlashInfer's does not, and takes a third."""
     enforce_eager: bool = False
     """Without CUDA graphs."""
     graph_inside: bool = True
