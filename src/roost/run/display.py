@@ -8,7 +8,6 @@ from types import TracebackType
 from typing import Protocol, TypeVar
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -18,6 +17,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.text import Text
 
 T = TypeVar("T")
 
@@ -89,11 +89,11 @@ class TerminalDisplay:
 
     def say(self, text: str) -> None:
         """Print a line above the bar."""
-        self.console.print(escape(text), soft_wrap=True)
+        self._print(Text(text))
 
     def warn(self, text: str) -> None:
         """Print a line in yellow."""
-        self.console.print(f"[yellow]{escape(text)}[/yellow]", soft_wrap=True)
+        self._print(Text(text, style="yellow"))
 
     def begin(self, what: str, total: int, done: int = 0) -> None:
         """Start a bar."""
@@ -109,8 +109,8 @@ class TerminalDisplay:
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[detail]}"),
-            TextColumn("[dim]{task.fields[waiting]}[/dim]"),
+            TextColumn("{task.fields[detail]}", markup=False),
+            TextColumn("{task.fields[waiting]}", markup=False, style="dim"),
             console=self.console,
             transient=True,
         )
@@ -122,15 +122,15 @@ class TerminalDisplay:
         self._plain_done += 1
         if self._progress is not None:
             task = self._progress.tasks[0]
-            self._progress.update(task.id, advance=1, detail=escape(detail))
+            self._progress.update(task.id, advance=1, detail=detail)
         elif detail and self._is_tenth():
             done, total = self._plain_done, self._plain_total
-            self.console.print(escape(f"{self._what} {done}/{total}  {detail}"), soft_wrap=True)
+            self._print(Text(f"{self._what} {done}/{total}  {detail}"))
 
     def waiting_for(self, what: str) -> None:
         """Name what is going on beside the bar."""
         if self._progress is not None:
-            self._progress.update(self._progress.tasks[0].id, waiting=escape(what))
+            self._progress.update(self._progress.tasks[0].id, waiting=what)
 
     def end(self) -> None:
         """Take the bar away."""
@@ -148,6 +148,10 @@ class TerminalDisplay:
         trace: TracebackType | None,
     ) -> None:
         self.end()
+
+    def _print(self, line: Text) -> None:
+        # Texts of prompts and models: neither markup nor emoji codes, and no breaks of our own.
+        self.console.print(line, soft_wrap=True)
 
     def _is_tenth(self) -> bool:
         every = max(1, self._plain_total // 10)

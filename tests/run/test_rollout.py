@@ -1,0 +1,143 @@
+"""Samples go to the rewards as each finishes, and come back in order whoever was first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+import pytest
+
+from roost.engines.protocol import Engine, SamplingParams
+from roost.rewards import RewardPool, Scored
+from roost.run.interrupts import Interrupted, StopSwitch
+from roost.run.rollout import finish_scoring, generate
+from roost.samples import FinishReason, Group, Prompt, Sample, TokenSource
+
+PROMPTS = [Prompt(7, (1,), "seven"), Prompt(3, (1, 2), "three")]
+FINISHED = [(3, 1), (7, 0), (3, 0), (7, 1)]
+"""Prompt id and index of each sample, in the order in which they end."""
+
+
+def sample(prompt_id: int, index: int) -> Sample:
+    return Sample(prompt_id, index, [9], [-1.0], [0.0], FinishReason.STOP, [0], [TokenSource.MODEL])
+
+
+class ScriptedEngine:
+    """Gives samples in ``FINISHED``'s order; notes when each was asked for."""
+
+    def __init__(self, events: list[Any], fails_after: int | None = None) -> None:
+        self.events = events
+        self.fails_after = fails_after
+        self.asked: tuple[Any, ...] = ()
+
+    def generate(
+        self,
+        prompts: Sequence[Prompt],
+        generations: int,
+        sampling: SamplingParams,
+        *,
+        seed: int,
+        step: int,
+    ) -> Iterator[Sample]:
+        self.asked = (list(prompts), generations, sampling, seed, step)
+        for number, key in enumerate(FINISHED):
+            if number == self.fails_after:
+                raise MemoryError
+            self.events.append(("decoded", key))
+            yield sample(*key)
+
+
+class ScriptedPool:
+    """Scores 10 times the prompt's id plus the index; the last submitted is the first back."""
+
+    def __init__(self, events: list[Any]) -> None:
+        self.events = events
+        self.submitted: list[tuple[Prompt, Sample]] = []
+
+    def submit(self, prompt: Prompt, sample: Sample) -> None:
+        assert prompt.id == sample.prompt_id
+        self.events.append(("submitted", (sample.prompt_id, sample.index)))
+        self.submitted.append((prompt, sample))
+
+    def cancel(self) -> None:
+        self.events.append("cancelled")
+
+    def drain(self) -> list[Scored]:
+        keys = [(s.prompt_id, s.index) for _, s in reversed(self.submitted)]
+        return [Scored(p, i, {"r": 10.0 * p, "i": float(i)}, 10.0 * p + i, []) for p, i in keys]
+
+
+class Rollout:
+    """One call of ``generate`` with everything scripted."""
+
+    def __init__(self, fails_after: int | None = None) -> None:
+        self.events: list[Any] = []
+        self.engine = ScriptedEngine(self.events, fails_after)
+        self.pool = ScriptedPool(self.events)
+        self.stop = StopSwitch()
+        self.seen: list[Sample] = []
+
+    def run(self, stop_after: int | None = None) -> list[Group]:
+        def on_sample(sample: Sample) -> None:
+            self.seen.append(sample)
+            if len(self.seen) == stop_after:
+                self.stop.ask()
+
+        return generate(
+            cast(Engine, self.engine),
+            cast(RewardPool, self.pool),
+            PROMPTS,
+            2,
+            SamplingParams(5),
+            seed=11,
+            step=4,
+            stop=self.stop,
+            on_sample=on_sample,
+        )
+
+
+def keys(groups: Sequence[Group]) -> list[list[tuple[int, int]]]:
+    return [[(s.prompt_id, s.index) for s in group.samples] for group in groups]
+
+
+def test_groups_are_in_the_prompts_order_and_samples_in_theirs() -> None:
+    rollout = Rollout()
+    groups = rollout.run()
+    assert [group.prompt for group in groups] == PROMPTS
+    assert keys(groups) == [[(7, 0), (7, 1)], [(3, 0), (3, 1)]]
+    assert [(s.prompt_id, s.index) for s in rollout.seen] == FINISHED
+    assert rollout.engine.asked == (PROMPTS, 2, SamplingParams(5), 11, 4)
+
+
+def test_each_sample_is_submitted_before_the_next_is_decoded() -> None:
+    rollout = Rollout()
+    rollout.run()
+    expected = [(what, key) for key in FINISHED for what in ("decoded", "submitted")]
+    assert rollout.events == expected
+
+
+def test_a_stop_drops_what_was_begun() -> None:
+    rollout = Rollout()
+    with pytest.raises(Interrupted):
+        rollout.run(stop_after=2)
+    assert rollout.events[-1] == "cancelled"
+    assert ("decoded", FINISHED[2]) not in rollout.events
+
+
+def test_a_failing_engine_leaves_nothing_in_the_pool() -> None:
+    rollout = Rollout(fails_after=1)
+    with pytest.raises(MemoryError):
+        rollout.run()
+    assert rollout.events[-1] == "cancelled"
+
+
+def test_scores_find_their_samples_whichever_came_first() -> None:
+    rollout = Rollout()
+    groups = rollout.run()
+    scores = finish_scoring(cast(RewardPool, rollout.pool), groups)
+    order = [(7, 0), (7, 1), (3, 0), (3, 1)]
+    assert [(score.prompt_id, score.index) for score in scores] == order
+    for group in groups:
+        for made in group.samples:
+            assert made.rewards == {"r": 10.0 * made.prompt_id, "i": float(made.index)}
+            assert made.reward == 10.0 * made.prompt_id + made.index
