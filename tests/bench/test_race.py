@@ -53,7 +53,7 @@ def test_turns_are_taken_in_turn_and_the_first_is_not_counted(starter) -> None:
     ("behaviour", "reason"),
     [
         ("dies loading", "died with exit code 1; its last words: 'no such model'"),
-        ("cannot load", "ModelError: no weights"),
+        ("cannot load", "failed: ModelError: no weights"),
         ("dies", "died with exit code 3; its last words: 'out of luck'"),
         ("prints garbage", "reported what is not a measurement (it is not JSON): 'Loading: 100%'"),
         ("reports nonsense", "reported what is not a measurement (step_s is -1)"),

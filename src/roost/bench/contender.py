@@ -127,7 +127,8 @@ class Contender:
         if not isinstance(message, dict):
             raise self._nonsense(line.decode(), "it is not a table")
         if "error" in message:
-            raise ContenderLost(str(message["error"]))
+            words = " ".join(str(message["error"]).split())  # one line, whatever was raised
+            raise ContenderLost(f"failed: {words[:_SHOWN]}")
         return message
 
     def _read_line(self, deadline_s: float, what: str) -> bytes:
