@@ -71,7 +71,7 @@ class Contender:
         settings = message.get("ready")
         if not isinstance(settings, dict):
             raise self._nonsense(json.dumps(message), "no settings")
-        self._signal(signal.SIGSTOP)
+        self._stop()
         return settings
 
     def turn(self, deadline_s: float) -> Turn:
@@ -90,7 +90,7 @@ class Contender:
             turn = Turn.parse(message.get("turn"))
         except ValueError as error:
             raise self._nonsense(json.dumps(message), str(error)) from None
-        self._signal(signal.SIGSTOP)
+        self._stop()
         return turn
 
     def close(self) -> None:
@@ -169,6 +169,12 @@ class Contender:
     def _kill(self) -> None:
         self._signal(signal.SIGKILL)
         self._process.wait()
+
+    def _stop(self) -> None:
+        """Stop the process, and wait until it is."""
+        self._signal(signal.SIGSTOP)
+        if hasattr(os, "waitid"):  # Not on every system, and elsewhere it stops a little later.
+            os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def _signal(self, number: signal.Signals) -> None:
         """Send a signal to the process and all that it started."""
