@@ -18,8 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from timing import table
-
+from roost.bench.tables import table
 from roost.cli.main import main
 from roost.planner.cards import registry
 

@@ -19,7 +19,8 @@ from plan_fit import constants_table, time_crossvalidation
 from plan_memory_fit import spreads, startup_crossvalidation
 from plan_scores import Score, Unplanned, coverage, large, small, typical, width, worst
 from plan_verdicts import Verdict
-from timing import table
+
+from roost.bench.tables import table
 
 PAGE = Path(__file__).parents[1] / "docs" / "plan-accuracy.md"
 

@@ -16,8 +16,8 @@ from plan_cases import NotPlannedError, burst_request, of
 from plan_memory_fit import startup_crossvalidation
 from plan_scores import measured_times, phase_of, phase_seconds, step_seconds
 from plan_step_cases import step_request
-from timing import table
 
+from roost.bench.tables import table
 from roost.planner.constants import PUBLISHED, Constants
 from roost.planner.plan import make_plan
 from roost.planner.request import Layout, Request

@@ -9,8 +9,8 @@ from statistics import median
 
 import numpy as np
 from plan_cases import GIB, OLDEST, NotPlannedError, minor_of, of, startup_request
-from timing import table
 
+from roost.bench.tables import table
 from roost.planner import bands, engine_memory
 from roost.planner.plan import Plan, make_plan
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -51,7 +53,7 @@ def test_turns_are_taken_in_turn_and_the_first_is_not_counted(starter) -> None:
     ("behaviour", "reason"),
     [
         ("dies loading", "died with exit code 1; its last words: 'no such model'"),
-        ("cannot load", "ModelError: no weights"),
+        ("cannot load", "failed: ModelError: no weights"),
         ("dies", "died with exit code 3; its last words: 'out of luck'"),
         ("prints garbage", "reported what is not a measurement (it is not JSON): 'Loading: 100%'"),
         ("reports nonsense", "reported what is not a measurement (step_s is -1)"),
@@ -95,7 +97,8 @@ def test_who_hangs_is_killed_at_the_deadline(starter, behaviour: str, reason: st
     assert not process.is_running()
 
 
-def test_an_interrupt_leaves_no_process(starter) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_leaves_no_process(starter, number: signal.Signals) -> None:
     started: list[Contender] = []
     name, start = starter("a", "steps", "1")
 
@@ -105,9 +108,46 @@ def test_an_interrupt_leaves_no_process(starter) -> None:
 
     def say(text: str) -> None:
         if "step 1" in text:
-            raise KeyboardInterrupt
+            os.kill(os.getpid(), number)
 
     with pytest.raises(KeyboardInterrupt):
         race([(name, remembered)], rounds=5, deadline_s=60, say=say)
 
     assert not psutil.pid_exists(started[0]._process.pid)
+
+
+def test_who_waits_is_stopped(starter) -> None:
+    _, start = starter("a", "steps", "1")
+    with start() as contender:
+        process = psutil.Process(contender._process.pid)
+        contender.wait_ready(60)
+        assert process.status() == psutil.STATUS_STOPPED
+        contender.turn(60)
+        assert process.status() == psutil.STATUS_STOPPED
+
+
+def test_a_killed_race_leaves_no_process(tmp_path: Path) -> None:
+    """The parent has no chance to tidy up: the system ends the group that waits."""
+    script = f"""
+import os, sys, time
+from pathlib import Path
+from roost.bench.contender import Contender
+command = [sys.executable, {str(FAKE)!r}, "steps", "1"]
+contender = Contender("a", command, log=Path({str(tmp_path / "log")!r}), environment=os.environ)
+contender.wait_ready(60)
+print(contender._process.pid, flush=True)
+time.sleep(600)
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env=environment
+    )
+    assert parent.stdout is not None
+    child = psutil.Process(int(parent.stdout.readline()))
+
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+
+    gone, _ = psutil.wait_procs([child], timeout=30)
+    assert gone

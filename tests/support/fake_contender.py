@@ -21,7 +21,7 @@ def main(behaviour: str, *arguments: str) -> None:
     if behaviour == "dies loading":
         sys.exit("no such model")
     if behaviour == "cannot load":
-        channel.fail("ModelError: no weights")
+        channel.fail("ModelError: no\n  weights")
         sys.exit(1)
     if behaviour == "hangs loading":
         time.sleep(600)

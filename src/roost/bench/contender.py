@@ -31,8 +31,9 @@ class Contender:
     """A process that is measured. Owns the process, its pipes and its log.
 
     Invariant: the process works only between ``go`` and its report, so no two contenders ever work
-    at the same time. Every wait has a deadline; who does not answer is killed with all processes
-    that it started.
+    at the same time. In between it is stopped by signal, with all that it started: libraries whose
+    idle threads spin would otherwise take the cores from whoever's turn it is. Every wait has a
+    deadline; who does not answer is killed, likewise with all that it started.
 
     Args:
         name: For messages and tables.
@@ -53,9 +54,12 @@ class Contender:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 env=dict(environment),
-                start_new_session=True,  # a group of its own, to be killed as one
+                # A group of its own, to be stopped and killed as one, and in our session: should
+                # we be killed, the system ends a group that is left behind stopped (setpgid(2)).
+                process_group=0,
             )
         self._received = b""
+        self._closed = False
 
     def wait_ready(self, deadline_s: float) -> dict[str, Any]:
         """Wait until all is loaded; returns its settings.
@@ -67,6 +71,7 @@ class Contender:
         settings = message.get("ready")
         if not isinstance(settings, dict):
             raise self._nonsense(json.dumps(message), "no settings")
+        self._stop()
         return settings
 
     def turn(self, deadline_s: float) -> Turn:
@@ -76,17 +81,24 @@ class Contender:
             ContenderLost: there is no report.
         """
         assert self._process.stdin is not None
+        self._signal(signal.SIGCONT)
         with suppress(BrokenPipeError):  # It is gone: reading says why.
             self._process.stdin.write(f"{GO}\n".encode())
             self._process.stdin.flush()
         message = self._receive(deadline_s, "for a step")
         try:
-            return Turn.parse(message.get("turn"))
+            turn = Turn.parse(message.get("turn"))
         except ValueError as error:
             raise self._nonsense(json.dumps(message), str(error)) from None
+        self._stop()
+        return turn
 
     def close(self) -> None:
-        """Ask the process to end, and end it."""
+        """Ask the process to end, and end it. Once is enough; again does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        self._signal(signal.SIGCONT)
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
             with suppress(BrokenPipeError):  # It died with an order unread.
@@ -115,7 +127,8 @@ class Contender:
         if not isinstance(message, dict):
             raise self._nonsense(line.decode(), "it is not a table")
         if "error" in message:
-            raise ContenderLost(str(message["error"]))
+            words = " ".join(str(message["error"]).split())  # one line, whatever was raised
+            raise ContenderLost(f"failed: {words[:_SHOWN]}")
         return message
 
     def _read_line(self, deadline_s: float, what: str) -> bytes:
@@ -154,6 +167,16 @@ class Contender:
         return f"{how}; its last words: {words[:_SHOWN]!r}" if words else how
 
     def _kill(self) -> None:
-        with suppress(ProcessLookupError):  # All of them have ended.
-            os.killpg(self._process.pid, signal.SIGKILL)
+        self._signal(signal.SIGKILL)
         self._process.wait()
+
+    def _stop(self) -> None:
+        """Stop the process, and wait until it is."""
+        self._signal(signal.SIGSTOP)
+        if hasattr(os, "waitid"):  # Not on every system, and elsewhere it stops a little later.
+            os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process and all that it started."""
+        with suppress(ProcessLookupError):  # All of them have ended.
+            os.killpg(self._process.pid, number)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any
 
 from roost.bench.contender import Contender, ContenderLost
@@ -45,19 +48,32 @@ def race(
     """
     outcomes = [Outcome(name) for name, _ in starters]
     running: dict[str, Contender] = {}
-    try:
+    with _tidy_end(), ExitStack() as stack:
         for outcome, (name, start) in zip(outcomes, starters, strict=True):
             say(f"{name}: loading")
-            contender = start()
-            running[name] = contender
+            running[name] = stack.enter_context(start())
             with _leaving(outcome, running, say):
-                outcome.settings = contender.wait_ready(deadline_s)
+                outcome.settings = running[name].wait_ready(deadline_s)
         for number in range(WARM_UP + rounds):
             _round(number, outcomes, running, deadline_s, say)
-    finally:
-        for contender in running.values():
-            contender.close()
     return outcomes
+
+
+@contextmanager
+def _tidy_end() -> Iterator[None]:
+    """Within it SIGTERM ends the race as Ctrl-C does, so that no process is left behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Python takes signals in the main thread alone.
+        return
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _round(

@@ -1,0 +1,107 @@
+"""Roost and TRL are asked for the same work: their settings are compared name by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from roost.bench.job import Job
+from roost.bench.subjects.caches import cache_blocks, cache_gib
+from roost.bench.subjects.roost_step import sections
+from roost.config import RunConfig
+from roost.config.loading import build_config
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    return Job(
+        name="trl-cb",
+        kind="step",
+        model="tiny",
+        method="lora",
+        prompts=8,
+        generations=8,
+        prompt_tokens=45,
+        completion_tokens=128,
+        turns=4,
+        threads=2,
+        folder=str(tmp_path),
+        rows=str(tmp_path / "prompts.jsonl"),
+    )
+
+
+def test_a_job_travels(job: Job, tmp_path: Path) -> None:
+    job.write(tmp_path / "job.json")
+    assert Job.read(tmp_path / "job.json") == job
+
+
+@pytest.fixture
+def ours(job: Job) -> RunConfig:
+    return build_config(sections(job))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_roost_and_trl_do_the_same_work(job: Job, ours: RunConfig) -> None:
+    from roost.bench.subjects import trl_step
+
+    theirs = trl_step.GRPOConfig(**trl_step.config(job))
+
+    batch = theirs.per_device_train_batch_size * theirs.gradient_accumulation_steps
+    assert theirs.generation_batch_size == batch == ours.data.prompts_per_step * 8
+    assert theirs.num_generations == ours.rollout.generations == 8
+    assert theirs.max_completion_length == ours.rollout.max_completion_tokens == 128
+    assert theirs.max_steps == ours.train.steps == 4
+    assert not theirs.shuffle_dataset
+    assert not ours.data.shuffle
+    for name in ("temperature", "top_p", "top_k"):
+        assert getattr(theirs, name) == getattr(ours.rollout, name)
+    for name in ("epsilon", "beta"):
+        assert getattr(theirs, name) == getattr(ours.loss, name)
+    for name in (
+        "learning_rate", "adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay",
+        "max_grad_norm", "warmup_steps", "num_iterations", "gradient_checkpointing",
+    ):  # fmt: skip
+        assert getattr(theirs, name) == getattr(ours.train, name), name
+    assert theirs.lr_scheduler_type == ours.train.schedule
+    assert theirs.loss_type == ours.loss.type
+    assert theirs.scale_rewards == ours.loss.scale_rewards
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_their_adapters_are_the_same(job: Job, ours: RunConfig) -> None:
+    from roost.bench.subjects import trl_step
+
+    adapter = trl_step.adapter(job)
+
+    assert adapter is not None
+    assert (adapter.r, adapter.lora_alpha) == (ours.lora.rank, ours.lora.alpha) == (16, 32.0)
+    assert adapter.target_modules == ours.lora.targets == "all-linear"
+    assert adapter.lora_dropout == 0.0
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_reward_is_the_same_function(job: Job) -> None:
+    from roost.bench.rewards import answer_and_digits
+    from roost.bench.subjects import trl_step
+
+    chats = [[{"role": "assistant", "content": text}] for text in ("12", "so 7")]
+
+    rewards = trl_step.reward(completions=chats, answer=["12", "12"], trainer_state=None)
+
+    assert rewards == answer_and_digits(["12", "so 7"], ["12", "12"])
+
+
+def test_caches_hold_all_completions_at_once(job: Job) -> None:
+    # 173 tokens are one page of 256; 64 completions.
+    assert cache_blocks(job)["num_blocks"] == 64
+    # 2 (keys, values) x 2 bytes x 30 layers x 3 heads x 64 = 23,040 bytes a token; 173 tokens of
+    # 64 completions are 255 MB: one GiB.
+    shape = SimpleNamespace(
+        num_attention_heads=9, num_key_value_heads=3, hidden_size=576, num_hidden_layers=30
+    )
+    assert cache_gib(job, shape) == 1
+    # 128 layers of 32 heads: 2 x 2 x 128 x 32 x 64 = 1 MiB a token; 11,072 tokens are 10.8 GiB.
+    shape = SimpleNamespace(num_attention_heads=32, hidden_size=2048, num_hidden_layers=128)
+    assert cache_gib(job, shape) == 11
