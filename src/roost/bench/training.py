@@ -24,6 +24,7 @@ from roost.config.loading import build_config
 from roost.model.loading import load_policy
 from roost.model.source import find_model
 from roost.planner.embedded import MICRO_BATCH_TOKENS
+from roost.run import heap
 from roost.samples import Group
 from roost.training.adapters import add_adapter
 from roost.training.batch import TrainBatch
@@ -34,6 +35,7 @@ PADDED = "padded"
 
 def build_trainer(config: RunConfig) -> tuple[Trainer, Any]:
     """Roost's trainer on a model, with its adapter where the run trains one; and its tokenizer."""
+    heap.set_up()
     policy, tokenizer = load_policy(config.model)
     if config.train.method == "lora":
         policy = type(policy)(add_adapter(policy.module, config.lora, seed=config.seed))

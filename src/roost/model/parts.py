@@ -228,13 +228,16 @@ class _PackedAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, output, lse = ctx.saved_tensors
-        (gradient,) = gradients
-        # Sums over parts in float32: in bfloat16 a prompt key's G contributions would be rounded.
-        totals = [torch.zeros_like(t, dtype=torch.float32) for t in (query, key, value)]
+        *saved, lse = ctx.saved_tensors
+        dtype = saved[0].dtype
+        # All in float32: in bfloat16 a prompt key's G contributions would be rounded, and the
+        # kernel's backward takes 2.5 times as long as in float32 (benchmarks/notes.md).
+        query, key, value, output = (tensor.float() for tensor in saved)
+        gradient = gradients[0].float()
+        totals = [torch.zeros_like(tensor) for tensor in (query, key, value)]
         for part in ctx.parts:
             _add_part_gradients(totals, part, gradient, query, key, value, output, lse, ctx.scale)
-        return (*(t.to(query.dtype) for t in totals), None, None)
+        return (*(total.to(dtype) for total in totals), None, None)
 
 
 def _run(
@@ -270,10 +273,10 @@ def _add_part_gradients(
     dq, dk, dv = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
         grad, q, k, v, out, rows_lse, 0.0, part.causal, attn_mask=mask, scale=scale
     )
-    totals[0].index_add_(0, part.tokens, _to_tokens(dq, part, kv_heads).float())
+    totals[0].index_add_(0, part.tokens, _to_tokens(dq, part, kv_heads))
     for total, part_gradient in ((totals[1], dk), (totals[2], dv)):
         # [batch * kv, repeat, columns, d]: heads of a group share their key and value.
-        summed = part_gradient.float().sum(dim=1)
+        summed = part_gradient.sum(dim=1)
         batch, columns = part.keys.shape
         by_key = summed.view(batch, kv_heads, columns, -1).transpose(1, 2).flatten(0, 1)
         # Padding columns repeat index 0, and their gradient is 0.

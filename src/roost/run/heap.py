@@ -1,11 +1,14 @@
-"""Memory that libraries keep beyond what tensors hold, on a CPU.
+"""How a CPU run takes memory from the system and gives it back.
 
-Two things make the process of a run grow with its steps. Tensors of a few megabytes come from the
-heap, and steps of ever other lengths leave holes in it: glibc gives back only what is free at its
-end, and ``trim`` gives back the rest after each phase. And decode batches and packs have ever other
-widths, for each of which oneDNN compiles its products anew: about 0.7 MB each, of which oneDNN
-keeps 1,024 and torch as many again. 599 widths of one bfloat16 product leave 240 MiB or more behind
-when trimmed, and 40 MiB where they are bounded (``tests/run/test_heap.py``).
+Left to itself, glibc takes pages and gives them back again with each tensor of a layer: the system
+clears every page anew, which made a norm over 2,048 tokens take 5 ms in place of 1 and a training
+step a fifth longer (benchmarks/notes.md). So ``set_up`` has it keep pages, and ``trim`` gives back
+what is free at the end of each phase.
+
+Decode batches and packs have ever other widths, for each of which oneDNN compiles its products
+anew: about 0.7 MB each, of which oneDNN keeps 1,024 and torch as many again. 599 widths of one
+bfloat16 product leave 240 MiB or more behind when trimmed, and 40 MiB where ``set_up`` bounds them
+(``tests/run/test_heap.py``).
 """
 
 from __future__ import annotations
@@ -23,26 +26,37 @@ _CAPACITIES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
 """Of oneDNN's cache and of the one that torch has before it (ideep, ``lru_cache.hpp``)."""
 
 
-def bound_primitives() -> None:
-    """Have oneDNN and torch keep few compiled products, unless the environment says how many.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+"""mallopt(3)."""
+_KEEP_FREE_BYTES = 2**31 - 1
+_MAP_APART_BYTES = 32 * 2**20
+"""The most that glibc allows; tensors from this size are mapped apart, and cleared, each time."""
 
-    They look at the first product, so this comes before any.
+
+def set_up() -> None:
+    """Keep pages between tensors, and few compiled products; what the environment says stays.
+
+    oneDNN and torch look at the first product, so this comes before any.
     """
     for variable in _CAPACITIES:
         os.environ.setdefault(variable, str(PRIMITIVES))
+    mallopt = _glibc("mallopt")
+    if mallopt is not None and not any(name.startswith("MALLOC_") for name in os.environ):
+        mallopt(_M_TRIM_THRESHOLD, _KEEP_FREE_BYTES)
+        mallopt(_M_MMAP_THRESHOLD, _MAP_APART_BYTES)
 
 
 def trim() -> None:
-    """Give freed pages back to the system; where the C library cannot (not glibc), do nothing."""
-    call = _malloc_trim()
-    if call is not None:
-        call(0)
+    """Give free pages back to the system; where the C library cannot (not glibc), do nothing."""
+    malloc_trim = _glibc("malloc_trim")
+    if malloc_trim is not None:
+        malloc_trim(0)
 
 
 @cache
-def _malloc_trim() -> Callable[[int], int] | None:
+def _glibc(name: str) -> Callable[..., int] | None:
+    """One of glibc's own functions; None with another C library."""
     if sys.platform != "linux":
         return None
-    # malloc_trim(3) is glibc's own; musl has none.
-    function: Callable[[int], int] | None = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    function: Callable[..., int] | None = getattr(ctypes.CDLL(None), name, None)
     return function

@@ -21,8 +21,8 @@ from roost.planner.embedded import EmbeddedPlan, plan_embedded
 from roost.planner.model_config import shape_from_config
 from roost.planner.model_shape import ModelShape
 from roost.rewards import Reward, check_columns, load_rewards
+from roost.run import heap
 from roost.run.display import Display, track
-from roost.run.heap import bound_primitives
 from roost.run.ledger import available_bytes, process_bytes
 from roost.run.metrics import check_trackers
 from roost.samples import Prompt
@@ -73,7 +73,7 @@ def prepare(
     Raises:
         RoostError: the first thing that is wrong, by name.
     """
-    bound_primitives()
+    heap.set_up()
     check_trackers(config.output.trackers)
     device = loading.choose_device(config.model)
     if training:

@@ -12,6 +12,7 @@ from roost.config.loading import build_config
 from roost.engines.embedded import EmbeddedEngine
 from roost.engines.protocol import SamplingParams
 from roost.model.loading import load_policy
+from roost.run import heap
 
 CACHE_BYTES = 2**32
 """A bound; the engine allocates what the job needs."""
@@ -19,6 +20,7 @@ CACHE_BYTES = 2**32
 
 def serve(job: Job, channel: Channel) -> None:
     """Decode all completions a turn."""
+    heap.set_up()
     policy, tokenizer = load_policy(build_config({"model": job.model}).model)
     engine = EmbeddedEngine(policy, tokenizer, cache_bytes=CACHE_BYTES)
     memory = PeakMemory(policy.device)
