@@ -9,15 +9,15 @@ in another version is changed here, and ``versions.SUPPORTED`` with it.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 # In the trainer's process there is no other to talk to; read when the engine is made.
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 
 import torch
@@ -44,51 +44,21 @@ from vllm.model_executor.model_loader.reload import (
 from vllm.sampling_params import RequestOutputKind
 
 from roost.engines.protocol import SamplingParams
+from roost.engines.vllm.port import (
+    BATCH_TOKENS,
+    BLOCK_TOKENS,
+    Finished,
+    Request,
+    VllmSettings,
+    slot_rank,
+)
+from roost.errors import EngineError
 from roost.sync.digest import tensor_digest
 from roost.sync.names import TensorInfo
 
 BACKEND = "roost_in_process"
-BLOCK = {"cpu": 32, "cuda": 16}
-"""Tokens of a cache block: the smallest that the device's attention takes."""
-LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
-"""Widths of an adapter's slot."""
 _SLOT = 1
-
-
-@dataclass(frozen=True, slots=True)
-class VllmSettings:
-    """What an engine is started with."""
-
-    model: str
-    """A folder or hub id."""
-    dtype: torch.dtype
-    device: str
-    """``cpu`` or ``cuda``."""
-    cache_bytes: int
-    max_tokens: int
-    """Of one sequence, prompt and completion."""
-    max_sequences: int
-    seed: int
-    lora_rank: int | None = None
-    """None for no adapter."""
-    revision: str | None = None
-    tokenizer: str | None = None
-    """Only where stop strings need one."""
-    trust_remote_code: bool = False
-    sleep: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """A completion as vLLM returns it."""
-
-    request_id: str
-    token_ids: list[int]
-    logprobs: list[float]
-    versions: list[str]
-    """Per token, the label of the weights that sampled it."""
-    stopped: bool
-    """By a stop token or string, and not by its budget."""
+"""vLLM's number of the adapter's one slot."""
 
 
 @dataclass
@@ -149,35 +119,35 @@ class VllmAdapter:
     # -- what it holds
 
     def tensors(self) -> dict[str, TensorInfo]:
-        """Its parameters by checkpoint-like names, tied ones under each."""
+        """See ``Port``."""
         found: dict[str, TensorInfo] = self._llm.apply_model(_describe)[0]
         return found
 
     def fused(self) -> Mapping[str, Sequence[str]]:
-        """Its fused layers and what they stand for, in order."""
+        """See ``Port``."""
         table: Mapping[str, Sequence[str]] = self._llm.apply_model(
             lambda model: dict(getattr(model, "packed_modules_mapping", {}))
         )[0]
         return table
 
-    def digests(self) -> dict[str, str]:
-        """Digests of what it computes with, by the names of ``tensors``."""
-        found: dict[str, str] = self._llm.apply_model(_digests)[0]
+    def digests(self, names: Collection[str]) -> dict[str, str]:
+        """See ``Port``."""
+        found: dict[str, str] = self._llm.apply_model(lambda model: _digests(model, names))[0]
         return found
 
-    def adapter_slots(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """By wrapped layer and part, ``qkv_proj.0``, the slot's A and B, padded to the rank."""
-        found: dict[str, tuple[Tensor, Tensor]] = self._llm.apply_model(_slots)[0]
+    def adapter_digests(self) -> dict[str, tuple[str, str]]:
+        """See ``Port``."""
+        found: dict[str, tuple[str, str]] = self._llm.apply_model(_slot_digests)[0]
         return found
 
     # -- what it is given
 
     def start_update(self) -> None:
-        """Open an update of all weights."""
+        """See ``Port``."""
         self._llm.start_weight_update()
 
     def send(self, tensors: list[tuple[str, Tensor]]) -> tuple[list[str], set[str]]:
-        """One bucket. Returns names received and names written."""
+        """See ``Port``."""
         received: list[str] = []
         written: set[str] = set()
         info = {"tensors": tensors, "received": received, "written": written}
@@ -185,12 +155,12 @@ class VllmAdapter:
         return received, {name.replace(".base_layer.", ".") for name in written}
 
     def finish_update(self, version: str) -> None:
-        """Close the update and label it."""
+        """See ``Port``."""
         self._llm.finish_weight_update(version)
         self._llm.reset_prefix_cache()
 
     def load_adapter(self, folder: Path, version: str) -> None:
-        """Replace the adapter in its one slot by that of a folder, and label it."""
+        """See ``Port``."""
         self._adapter = LoRARequest("policy", _SLOT, str(folder))
         self._engine.add_lora(LoRARequest("policy", _SLOT, str(folder), load_inplace=True))
         self._llm.update_weight_version(version)
@@ -198,82 +168,78 @@ class VllmAdapter:
         self._llm.reset_prefix_cache()
 
     def version(self) -> str:
-        """The label of the weights it holds."""
+        """See ``Port``."""
         label: str = self._llm.get_weight_version()
         return label
 
     def sleep(self, level: int) -> None:
-        """Drop the cache, and move weights to host memory (1) or drop them too (2)."""
+        """See ``Port``."""
         self._llm.sleep(level=level)
 
-    def wake(self, tag: str) -> None:
-        """Map ``weights`` or ``kv_cache`` again."""
-        self._llm.wake_up(tags=[tag])
+    def wake(self, part: Literal["weights", "kv_cache"]) -> None:
+        """See ``Port``."""
+        self._llm.wake_up(tags=[part])
 
     # -- what it computes
 
     def score(self, token_ids: Sequence[int]) -> list[float]:
-        """Log-probability of each token but the first, at temperature 1."""
+        """See ``Port``."""
         sampling = VllmSampling(
             max_tokens=1, temperature=0.0, prompt_logprobs=0, detokenize=False, ignore_eos=True
         )
-        self._add("probe", token_ids, sampling)
+        self._enqueue([token_ids], [sampling])
         while self._engine.has_unfinished_requests():
             for output in self._engine.step():
                 if output.finished:
                     rows = output.prompt_logprobs or []
                     pairs = zip(rows[1:], token_ids[1:], strict=True)
                     return [row[token].logprob for row, token in pairs]
-        raise RuntimeError("vLLM ended the probe without a result")
+        raise EngineError("vLLM ended the probe of a sync without a result")
 
-    def submit(
-        self, request_id: str, token_ids: Sequence[int], sampling: SamplingParams, seed: int
-    ) -> None:
-        """Queue one completion."""
-        self._add(
-            request_id,
-            token_ids,
-            VllmSampling(
-                max_tokens=sampling.max_completion_tokens,
-                temperature=sampling.temperature,
-                seed=seed,
-                logprobs=0,
-                stop=list(sampling.stop) or None,
-                stop_token_ids=sorted(sampling.stop_token_ids),
-                # The stop tokens are those given; the model's own are among them.
-                ignore_eos=True,
-                detokenize=bool(sampling.stop),
-                output_kind=RequestOutputKind.FINAL_ONLY,
-            ),
-        )
+    def submit(self, requests: Sequence[Request], sampling: SamplingParams) -> list[str]:
+        """See ``Port``."""
+        prompts = [request.token_ids for request in requests]
+        return self._enqueue(prompts, [_sampling(sampling, request.seed) for request in requests])
 
     def step(self) -> list[Finished]:
-        """Decode one token of each running completion; returns those that are finished."""
+        """See ``Port``."""
         return [_finished(output) for output in self._engine.step() if output.finished]
 
-    @property
-    def busy(self) -> bool:
-        """Whether a request is queued or running."""
-        return bool(self._engine.has_unfinished_requests())
-
     def abort(self, request_ids: Sequence[str]) -> None:
-        """Give requests up."""
+        """See ``Port``."""
         self._engine.abort_request(list(request_ids))
-        while self.busy:
+        while self._engine.has_unfinished_requests():
             self._engine.step()
 
     def close(self) -> None:
-        """Release the engine."""
+        """See ``Port``."""
         self._engine.engine_core.shutdown()
 
-    def _add(self, request_id: str, token_ids: Sequence[int], sampling: VllmSampling) -> None:
-        prompt = {"prompt_token_ids": list(token_ids)}
-        self._engine.add_request(request_id, prompt, sampling, lora_request=self._adapter)
+    def _enqueue(
+        self, prompts: Sequence[Sequence[int]], sampling: Sequence[VllmSampling]
+    ) -> list[str]:
+        ids: list[str] = self._llm.enqueue(
+            [{"prompt_token_ids": list(prompt)} for prompt in prompts],
+            list(sampling),
+            lora_request=self._adapter,
+            use_tqdm=False,
+        )
+        return ids
 
 
-def slot_rank(rank: int) -> int:
-    """The narrowest slot that holds an adapter; 0 where there is none so wide."""
-    return next((width for width in LORA_RANKS if width >= rank), 0)
+def _sampling(sampling: SamplingParams, seed: int) -> VllmSampling:
+    return VllmSampling(
+        max_tokens=sampling.max_completion_tokens,
+        temperature=sampling.temperature,
+        seed=seed,
+        logprobs=0,
+        stop=list(sampling.stop) or None,
+        stop_token_ids=sorted(sampling.stop_token_ids),
+        # The stop tokens are those given; the model's own are among them.
+        ignore_eos=True,
+        detokenize=bool(sampling.stop),
+        output_kind=RequestOutputKind.FINAL_ONLY,
+    )
 
 
 def _arguments(settings: VllmSettings) -> dict[str, Any]:
@@ -287,15 +253,16 @@ def _arguments(settings: VllmSettings) -> dict[str, Any]:
         "seed": settings.seed,
         "max_model_len": settings.max_tokens,
         "max_num_seqs": settings.max_sequences,
+        "max_num_batched_tokens": max(BATCH_TOKENS, settings.max_sequences),
         "kv_cache_memory_bytes": settings.cache_bytes,
-        "block_size": BLOCK[settings.device],
+        "block_size": BLOCK_TOKENS[settings.device],
         "logprobs_mode": "processed_logprobs",
         # What to sample with comes from the recipe alone.
         "generation_config": "vllm",
         "weight_transfer_config": WeightTransferConfig(backend=BACKEND),
         "disable_log_stats": True,
         "enforce_eager": settings.device == "cpu",
-        "enable_sleep_mode": settings.sleep,
+        "enable_sleep_mode": settings.sleep_level > 0,
     }
     if settings.lora_rank is not None:
         rank = slot_rank(settings.lora_rank)
@@ -350,9 +317,11 @@ def _dtype(module: Any, parameter: Tensor) -> torch.dtype:
     return module.params_dtype if _is_packed(module) else parameter.dtype
 
 
-def _digests(model: nn.Module) -> dict[str, str]:
+def _digests(model: nn.Module, names: Collection[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
+        if _plain(name) not in names:
+            continue
         module = model.get_submodule(name.rpartition(".")[0])
         packed = _is_packed(module) and name.endswith(".weight")
         held = _read_back(module) if packed else parameter.to(_dtype(module, parameter))
@@ -384,15 +353,16 @@ def _repack_tied_head(model: Any) -> None:
         head.quant_method.process_weights_after_loading(head)
 
 
-def _slots(model: nn.Module) -> dict[str, tuple[Tensor, Tensor]]:
+def _slot_digests(model: nn.Module) -> dict[str, tuple[str, str]]:
     found = {}
     for name, module in model.named_modules():
         a, b = getattr(module, "lora_a_stacked", None), getattr(module, "lora_b_stacked", None)
         if a is None or b is None:
             continue
+        # Fused layers have a slot for each part, in a tuple; embeddings and heads a bare tensor.
         pairs = zip(a, b, strict=True) if isinstance(a, tuple) else [(a, b)]
         for part, (one, two) in enumerate(pairs):
-            found[f"{name}.{part}"] = (one[0, 0], two[0, 0])
+            found[f"{name}.{part}"] = (tensor_digest(one[0]), tensor_digest(two[0]))
     return found
 
 
