@@ -13,12 +13,13 @@ from roost.errors import ConfigError, DataError, ModelError
 from roost.model.source import HUB_ID, near_folder
 from roost.run import checkpoint
 from roost.run.display import Display
+from roost.run.engines import build_engine
 from roost.run.evaluation import EvalResult, evaluate
 from roost.run.folder import RunFolder, base_dir_of
 from roost.run.interrupts import StopSwitch
 from roost.run.launch import PythonObjects
 from roost.run.prepare import prepare
-from roost.run.session import build_engine, build_pool, load_policy, training_sampling
+from roost.run.session import build_pool, load_policy, training_sampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +109,12 @@ def evaluate_model(
     if temperature is not None:
         sampling = replace(sampling, temperature=temperature)
     display.begin("evaluating", len(prompts) * generations)
+    engine = build_engine(prepared, policy)
     try:
+        engine.sync()
         with StopSwitch() as stop, build_pool(prepared) as pool:
             return evaluate(
-                build_engine(prepared, policy),
+                engine,
                 pool,
                 prompts,
                 generations,
@@ -122,4 +125,5 @@ def evaluate_model(
                 on_sample=lambda sample: display.advance(),
             )
     finally:
+        engine.close()
         display.end()

@@ -20,6 +20,7 @@ from roost.planner.embedded import EmbeddedPlan, plan_embedded
 from roost.planner.model_config import shape_from_config
 from roost.planner.model_shape import ModelShape
 from roost.rewards import Reward, check_columns, load_rewards
+from roost.run.engines import check_engine
 from roost.run.ledger import available_bytes, process_bytes
 from roost.run.metrics import check_trackers
 from roost.samples import Prompt
@@ -69,6 +70,7 @@ def prepare(
     """
     check_trackers(config.output.trackers)
     device = loading.choose_device(config.model)
+    check_engine(config, device)
     if training:
         check_optimizer(config.train, device)
     source = find_model(config.model)
@@ -126,6 +128,7 @@ def _plan(
         dtype_bytes=dtype.itemsize,
         prompt_tokens=prompts.report.longest,
         process_bytes=process_bytes(device),
+        can_sleep=device.type == "cuda",
     )
 
 

@@ -1,1 +1,1 @@
-"""Weights from the trainer to an engine with weights of its own, and the proof that they arrived."""
+"""Weights from the trainer to an engine with its own, and the proof that they arrived."""

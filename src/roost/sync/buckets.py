@@ -7,9 +7,7 @@ from collections.abc import Iterable, Iterator
 from torch import Tensor
 
 from roost.errors import EngineError
-
-BUCKET_BYTES = 256 * 2**20
-"""Bytes of one bucket: what a sync may need beyond the two copies. A larger tensor goes alone."""
+from roost.planner.colocated import BUCKET_BYTES
 
 Named = tuple[str, Tensor]
 

@@ -12,6 +12,7 @@ import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
@@ -44,15 +45,9 @@ from vllm.model_executor.model_loader.reload import (
 from vllm.sampling_params import RequestOutputKind
 
 from roost.engines.protocol import SamplingParams
-from roost.engines.vllm.port import (
-    BATCH_TOKENS,
-    BLOCK_TOKENS,
-    Finished,
-    Request,
-    VllmSettings,
-    slot_rank,
-)
+from roost.engines.vllm.port import BLOCK_TOKENS, Finished, Request, VllmSettings, slot_rank
 from roost.errors import EngineError
+from roost.planner.colocated import BATCH_TOKENS
 from roost.sync.digest import tensor_digest
 from roost.sync.names import TensorInfo
 
@@ -62,12 +57,12 @@ _SLOT = 1
 
 
 @dataclass
-class _InitInfo(WeightTransferInitInfo):
+class _InitInfo(WeightTransferInitInfo):  # type: ignore[misc]
     """Nothing to agree on within one process."""
 
 
 @dataclass
-class _Bucket(WeightTransferUpdateInfo):
+class _Bucket(WeightTransferUpdateInfo):  # type: ignore[misc]
     tensors: list[tuple[str, Tensor]]
     received: list[str] = field(default_factory=list)
     """Names that arrived, noted on the engine's side."""
@@ -75,7 +70,7 @@ class _Bucket(WeightTransferUpdateInfo):
     """Tensors that the engine says it wrote."""
 
 
-class InProcessTransfer(WeightTransferEngine[_InitInfo, _Bucket]):
+class InProcessTransfer(WeightTransferEngine[_InitInfo, _Bucket]):  # type: ignore[misc]
     """vLLM's weight transfer, from tensors that lie in this process."""
 
     init_info_cls = _InitInfo
@@ -115,6 +110,7 @@ class VllmAdapter:
             self._llm.init_weight_transfer_engine({"init_info": {}})
         self._engine = self._llm.llm_engine
         self._adapter: LoRARequest | None = None
+        self._ids = count()
 
     # -- what it holds
 
@@ -218,12 +214,13 @@ class VllmAdapter:
     def _enqueue(
         self, prompts: Sequence[Sequence[int]], sampling: Sequence[VllmSampling]
     ) -> list[str]:
-        ids: list[str] = self._llm.enqueue(
-            [{"prompt_token_ids": list(prompt)} for prompt in prompts],
-            list(sampling),
-            lora_request=self._adapter,
-            use_tqdm=False,
+        rendered = self._llm.renderer.render_cmpl(
+            [{"prompt_token_ids": list(prompt)} for prompt in prompts]
         )
+        ids = []
+        for prompt, how in zip(rendered, sampling, strict=True):
+            ids.append(str(next(self._ids)))
+            self._engine.add_request(ids[-1], prompt, how, lora_request=self._adapter)
         return ids
 
 
@@ -294,7 +291,7 @@ def _describe(model: nn.Module) -> dict[str, TensorInfo]:
     found: dict[str, TensorInfo] = {}
     owners: dict[int, str] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
-        module = model.get_submodule(name.rpartition(".")[0])
+        module: Any = model.get_submodule(name.rpartition(".")[0])
         shape, padding = tuple(parameter.shape), 0
         if _is_packed(module) and name.endswith(".weight"):
             shape = (module.output_size_per_partition, module.input_size_per_partition)
@@ -348,7 +345,7 @@ def _read_back(module: Any) -> Tensor:
 def _repack_tied_head(model: Any) -> None:
     """Layerwise reloading processes a tied matrix for the embedding alone; the head's packed copy
     on a CPU would stay as it was, and so would what is sampled."""
-    head = getattr(model, "lm_head", None)
+    head: Any = getattr(model, "lm_head", None)
     if _is_packed(head):
         head.quant_method.process_weights_after_loading(head)
 

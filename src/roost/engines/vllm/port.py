@@ -20,8 +20,6 @@ LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """Widths of the slot that an adapter is put into."""
 BLOCK_TOKENS = {"cpu": 32, "cuda": 16}
 """Tokens of a cache block: the smallest that the device's attention takes."""
-BATCH_TOKENS = 4096
-"""Most tokens of one engine step; the plan counts its activations."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -108,7 +109,8 @@ class AdapterWeights(FullWeights):
         self._folder = tempfile.TemporaryDirectory(
             prefix="roost-adapter-", dir=memory if memory.is_dir() else None
         )
-        config = policy.module.peft_config["default"]  # type: ignore[index,union-attr]
+        adapted: Any = policy.module
+        config = adapted.peft_config["default"]
         config.save_pretrained(self._folder.name)
         self._rank = slot_rank(config.r) or config.r
         self._slots = self._slot_map(port)
@@ -124,7 +126,7 @@ class AdapterWeights(FullWeights):
     def prove(self, limit: int | None) -> tuple[str, int]:
         """See ``FullWeights``; the adapter is compared whole each time."""
         expected = dict(self._expected())
-        held = {}
+        held: dict[str, str] = {}
         for slot, (a, b) in self.port.adapter_digests().items():
             held |= {f"{slot}.A": a, f"{slot}.B": b}
         digest = check_digests(expected, held)
