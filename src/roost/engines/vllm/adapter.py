@@ -9,6 +9,7 @@ in another version is changed here, and ``versions.SUPPORTED`` with it.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,26 +24,6 @@ os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 
 import torch
 from torch import Tensor, nn
-from vllm import LLM
-from vllm import SamplingParams as VllmSampling
-from vllm.config import WeightTransferConfig
-from vllm.distributed.weight_transfer import WeightTransferEngineFactory
-from vllm.distributed.weight_transfer.base import (
-    WeightTransferEngine,
-    WeightTransferInitInfo,
-    WeightTransferUpdateInfo,
-)
-from vllm.lora.request import LoRARequest
-from vllm.model_executor.layers.linear import LinearBase
-from vllm.model_executor.layers.vocab_parallel_embedding import (
-    ParallelLMHead,
-    VocabParallelEmbedding,
-)
-from vllm.model_executor.model_loader.reload import (
-    finalize_layerwise_reload,
-    initialize_layerwise_reload,
-)
-from vllm.sampling_params import RequestOutputKind
 
 from roost.engines.protocol import SamplingParams
 from roost.engines.vllm.port import BLOCK_TOKENS, Finished, Request, VllmSettings, slot_rank
@@ -50,6 +31,30 @@ from roost.errors import EngineError
 from roost.planner.colocated import BATCH_TOKENS
 from roost.sync.digest import tensor_digest
 from roost.sync.names import TensorInfo
+
+# What vLLM and what it imports warn of is not for a user of Roost to act on.
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from vllm import LLM
+    from vllm import SamplingParams as VllmSampling
+    from vllm.config import WeightTransferConfig
+    from vllm.distributed.weight_transfer import WeightTransferEngineFactory
+    from vllm.distributed.weight_transfer.base import (
+        WeightTransferEngine,
+        WeightTransferInitInfo,
+        WeightTransferUpdateInfo,
+    )
+    from vllm.lora.request import LoRARequest
+    from vllm.model_executor.layers.linear import LinearBase
+    from vllm.model_executor.layers.vocab_parallel_embedding import (
+        ParallelLMHead,
+        VocabParallelEmbedding,
+    )
+    from vllm.model_executor.model_loader.reload import (
+        finalize_layerwise_reload,
+        initialize_layerwise_reload,
+    )
+    from vllm.sampling_params import RequestOutputKind
 
 BACKEND = "roost_in_process"
 _SLOT = 1
@@ -185,7 +190,7 @@ class VllmAdapter:
         )
         self._enqueue([token_ids], [sampling])
         while self._engine.has_unfinished_requests():
-            for output in self._engine.step():
+            for output in self._step():
                 if output.finished:
                     rows = output.prompt_logprobs or []
                     pairs = zip(rows[1:], token_ids[1:], strict=True)
@@ -199,17 +204,25 @@ class VllmAdapter:
 
     def step(self) -> list[Finished]:
         """See ``Port``."""
-        return [_finished(output) for output in self._engine.step() if output.finished]
+        return [_finished(output) for output in self._step() if output.finished]
 
     def abort(self, request_ids: Sequence[str]) -> None:
         """See ``Port``."""
         self._engine.abort_request(list(request_ids))
         while self._engine.has_unfinished_requests():
-            self._engine.step()
+            self._step()
 
     def close(self) -> None:
         """See ``Port``."""
         self._engine.engine_core.shutdown()
+
+    def _step(self) -> list[Any]:
+        # On a CPU one small helper of the sampler would be compiled: half a minute, and a C++
+        # compiler needed, for a count that nobody asked for.
+        eager = self.settings.device == "cpu"
+        with torch.compiler.set_stance("force_eager" if eager else "default"):
+            outputs: list[Any] = self._engine.step()
+        return outputs
 
     def _enqueue(
         self, prompts: Sequence[Sequence[int]], sampling: Sequence[VllmSampling]
@@ -258,6 +271,7 @@ def _arguments(settings: VllmSettings) -> dict[str, Any]:
         "generation_config": "vllm",
         "weight_transfer_config": WeightTransferConfig(backend=BACKEND),
         "disable_log_stats": True,
+        "use_tqdm_on_load": False,
         "enforce_eager": settings.device == "cpu",
         "enable_sleep_mode": settings.sleep_level > 0,
     }
@@ -367,7 +381,8 @@ def _slot_digests(model: nn.Module) -> dict[str, tuple[str, str]]:
 def _undisturbed() -> Iterator[None]:
     """vLLM's start seeds the process's generators, and on a CPU replaces ``set_num_threads``."""
     threads, setter = torch.get_num_threads(), torch.set_num_threads
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         yield
     torch.set_num_threads = setter
     torch.set_num_threads(threads)
