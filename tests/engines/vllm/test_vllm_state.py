@@ -19,11 +19,20 @@ class Memory:
         self.weights = self.cache = True
         self.current = self.running = False
 
+    @property
+    def mapped(self) -> bool:
+        return self.weights and self.cache
+
+    @property
+    def ready(self) -> bool:
+        return self.mapped and self.current
+
     def do(self, step: str) -> None:
         getattr(self, step)()
 
     def outdate(self) -> None:
-        assert self.weights and self.cache and not self.running
+        assert self.mapped
+        assert not self.running
         self.current = False
 
     def sync(self) -> None:
@@ -32,7 +41,7 @@ class Memory:
         self.current = True
 
     def generate(self) -> None:
-        assert self.weights and self.cache and self.current, "sampled with other weights"
+        assert self.ready, "sampled with other weights"
         self.running = True
 
     def drain(self) -> None:
@@ -41,15 +50,18 @@ class Memory:
 
     def sleep(self) -> None:
         assert not self.running, "memory taken from a running request"
-        assert self.weights and self.cache
+        assert self.mapped
         self.weights = self.cache = self.current = False
 
     def wake_weights(self) -> None:
-        assert not self.weights and not self.cache
+        assert not self.mapped
+        assert not self.weights
         self.weights = True
 
     def wake_cache(self) -> None:
-        assert self.weights and self.current and not self.cache, "a cache before its weights"
+        assert self.weights
+        assert self.current, "a cache before its weights"
+        assert not self.cache
         self.cache = True
 
 
@@ -69,7 +81,7 @@ def test_what_is_allowed_is_safe_and_what_is_not_is_named(level: int, steps: lis
             memory.do(step)
     assert (machine.state is State.GENERATING) == memory.running
     if machine.state is State.READY:
-        assert memory.weights and memory.cache and memory.current
+        assert memory.ready
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+import weakref
 from collections.abc import Iterator, Mapping
 from itertools import cycle
 from pathlib import Path
@@ -106,21 +108,22 @@ class AdapterWeights(FullWeights):
     def __init__(self, policy: Policy, port: Port) -> None:
         super().__init__(policy, port)
         memory = Path("/dev/shm")
-        self._folder = tempfile.TemporaryDirectory(
-            prefix="roost-adapter-", dir=memory if memory.is_dir() else None
+        self._folder = Path(
+            tempfile.mkdtemp(prefix="roost-adapter-", dir=memory if memory.is_dir() else None)
         )
+        # Also when it is never closed: what lies in /dev/shm is memory.
+        self._remove = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         adapted: Any = policy.module
         config = adapted.peft_config["default"]
-        config.save_pretrained(self._folder.name)
+        config.save_pretrained(self._folder)
         self._rank = slot_rank(config.r) or config.r
         self._slots = self._slot_map(port)
 
     def send(self) -> int:
         """See ``FullWeights``."""
         tensors = {name: tensor.cpu() for name, tensor in adapter_file(self.policy).items()}
-        folder = Path(self._folder.name)
-        save_file(tensors, folder / "adapter_model.safetensors")
-        self.port.load_adapter(folder, str(self.policy.version))
+        save_file(tensors, self._folder / "adapter_model.safetensors")
+        self.port.load_adapter(self._folder, str(self.policy.version))
         return sum(tensor.nbytes for tensor in tensors.values())
 
     def prove(self, limit: int | None) -> tuple[str, int]:
@@ -135,7 +138,7 @@ class AdapterWeights(FullWeights):
 
     def close(self) -> None:
         """Remove the adapter's file."""
-        self._folder.cleanup()
+        self._remove()
 
     def _slot_map(self, port: Port) -> dict[str, str]:
         """By slot, the module of the trainer that it stands for."""
