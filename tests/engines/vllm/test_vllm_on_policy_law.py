@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -43,13 +44,16 @@ def rollout(policy: Policy, port: Any, temperature: float = 1.0) -> list[Group]:
     return list(groups.values())
 
 
-def differences(policy: Policy, groups: list[Group], temperature: float) -> torch.Tensor:
+def differences(
+    policy: Policy, groups: list[Group], temperature: float, *, adapter: bool = True
+) -> torch.Tensor:
     method = "lora" if policy.is_adapter else "full"
     trainer = make_trainer(
         policy.module, rollout={"temperature": temperature}, train={"method": method}
     )
     batch = TrainBatch.of(groups, trainer.config)
-    scored = torch.cat(trainer.logprobs(policy, batch))
+    with nullcontext() if adapter else policy.reference():
+        scored = torch.cat(trainer.logprobs(policy, batch))
     engine = [p for sample in batch.samples for p in sample.sample.full_logprobs]
     return (scored - torch.tensor(engine)).abs()
 
@@ -67,14 +71,14 @@ def test_alike_before_and_after_an_update(temperature: float, pair: tuple[Policy
         move(policy, 0.002)
 
 
+@pytest.mark.parametrize("pair", ["lora", "bfloat16-lora"], indirect=True)
 def test_an_adapter_changes_what_is_sampled(pair: tuple[Policy, Any]) -> None:
     """It is not the base model that samples: without its adapter the trainer scores otherwise."""
     policy, port = pair
-    if not policy.is_adapter:
-        pytest.skip("this pair has no adapter; the pairs that have one run this")
     groups = rollout(policy, port)
-    with policy.reference():
-        assert float(differences(policy, groups, 1.0).mean()) > 0.05
+    on = float(differences(policy, groups, 1.0).mean())
+    off = float(differences(policy, groups, 1.0, adapter=False).mean())
+    assert off > max(0.02, 3 * on)
 
 
 def test_samples_end_as_asked_and_repeat(pair: tuple[Policy, Any]) -> None:

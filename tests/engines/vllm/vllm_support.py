@@ -37,7 +37,7 @@ def make_policy(dtype: torch.dtype = torch.float32, *, lora: bool = False) -> Po
         module = add_adapter(module, LoraConfig(rank=RANK, alpha=6.0), seed=0)
     policy = Policy(module)
     if lora:
-        move(policy, 0.2)
+        move(policy, 0.1)
     return policy
 
 
