@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from roost.cli.main import main
-from support.bad_input import configs, data, models, plans, rewards, runs
+from support.bad_input import configs, data, engines, models, plans, rewards, runs
 from support.bad_input.case import Case
 from support.desk import Desk
 
-MODULES = (models, data, rewards, configs, runs, plans)
+MODULES = (models, data, rewards, configs, engines, runs, plans)
 TABLE = [
     pytest.param(case, id=f"{module.__name__.rpartition('.')[2]}-{case.id}")
     for module in MODULES

@@ -13,6 +13,7 @@ def check(config: RunConfig) -> Iterator[str]:
     yield from _check_loss(config)
     yield from _check_training(config)
     yield from _check_rewards(config)
+    yield from _check_engine(config)
     if "" in config.rollout.stop:
         yield "rollout.stop: holds an empty string, which would end every completion; take it out"
     if config.output.folder == "":
@@ -49,6 +50,31 @@ def _check_training(config: RunConfig) -> Iterator[str]:
         yield "lora.targets: is empty; name layers, such as ['q_proj', 'v_proj'], or 'all-linear'"
     if config.data.chat == "never" and config.data.system_prompt is not None:
         yield "data.system_prompt: needs a chat template, and data.chat = 'never' uses none"
+
+
+def _check_engine(config: RunConfig) -> Iterator[str]:
+    rollout = config.rollout
+    if rollout.engine == "embedded":
+        if rollout.sleep is not None:
+            yield (
+                f"rollout.sleep = {rollout.sleep}: is of rollout.engine = 'vllm'; the embedded "
+                "engine holds no weights that could sleep. Leave it out"
+            )
+        return
+    off = {"top_p": 1.0, "top_k": 0, "min_p": 0.0}
+    for name, neutral in off.items():
+        value = getattr(rollout, name)
+        if value != neutral:
+            yield (
+                f"rollout.{name} = {value}: vLLM says how likely a token was among those it kept, "
+                "not how much it kept, so the trainer could not score the same distribution; "
+                f"leave it at {neutral}, or use rollout.engine = 'embedded'"
+            )
+    if rollout.sleep == 2 and config.train.method == "lora":
+        yield (
+            "rollout.sleep = 2: drops the base weights, which LoRA never sends again; use 1, or "
+            "leave it out"
+        )
 
 
 def _check_rewards(config: RunConfig) -> Iterator[str]:

@@ -148,8 +148,15 @@ class RolloutConfig(Section):
 
     main_field = "engine"
 
-    engine: Literal["embedded"] = "embedded"
-    """`embedded` decodes on the policy's own module: one copy of the weights, nothing to sync."""
+    engine: Literal["embedded", "vllm"] = "embedded"
+    """`embedded` decodes on the policy's own module: one copy of the weights, nothing to sync.
+    `vllm` has a copy of its own, synced and proven equal before it samples; it needs vLLM."""
+    mode: Literal["colocate"] = "colocate"
+    """Where `vllm` runs: `colocate` is in the trainer's process, on the same device."""
+    sleep: int | None = Field(None, ge=0, le=2)
+    """What `vllm` does on a GPU while the trainer trains: 0 stays awake, 1 moves its weights to
+    host memory and drops its cache, 2 drops both (full training only). By default 0 where all
+    fits, else 1."""
     generations: int = Field(8, ge=2)
     """Completions of each prompt (G); advantages compare them with each other."""
     max_completion_tokens: int = Field(512, ge=1)
@@ -166,7 +173,7 @@ class RolloutConfig(Section):
     """Strings that end a completion."""
     cache_bytes: int | None = Field(None, ge=1)
     """Most bytes of key-value cache; samples that do not fit are queued. By default what the
-    memory plan leaves."""
+    memory plan leaves. `vllm` takes them whole at the start."""
     max_sequences: int | None = Field(None, ge=1)
     """Most samples decoded at once; by default all that fit the cache."""
 

@@ -40,7 +40,11 @@ class SampleKey:
 
 
 class Engine(Protocol):
-    """Makes samples. Implementations: ``roost.engines.embedded.EmbeddedEngine``."""
+    """Makes samples.
+
+    Implementations: ``roost.engines.embedded.EmbeddedEngine``, which has no weights of its own, and
+    ``roost.engines.vllm.engine.VllmEngine``, which must be synced before it samples.
+    """
 
     def generate(
         self,
@@ -61,4 +65,30 @@ class Engine(Protocol):
     @property
     def peak_bytes(self) -> int:
         """Most bytes that the key-value cache has held in the last ``generate`` call."""
+        ...
+
+    @property
+    def outdated(self) -> bool:
+        """Whether ``sync`` must be called before the next ``generate``."""
+        ...
+
+    def sync(self) -> dict[str, float]:
+        """Take the policy's weights and prove that they arrived; wakes an engine that sleeps.
+
+        Returns:
+            Metrics; none where there was nothing to do.
+        """
+        ...
+
+    @property
+    def sleeps(self) -> bool:
+        """Whether it gives its memory back while the trainer trains."""
+        ...
+
+    def sleep(self) -> None:
+        """Give it back, until the next ``sync``."""
+        ...
+
+    def close(self) -> None:
+        """Release what it holds."""
         ...

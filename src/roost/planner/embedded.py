@@ -1,4 +1,4 @@
-"""The plan of a run with the embedded engine on one device: bytes by phase and term.
+"""The plan of a run on one device, with either engine: bytes by phase and term.
 
 The phases share the device in turn, so what must fit is the largest of them, not their sum. Every
 term carries its formula.
@@ -14,7 +14,7 @@ from typing import Any
 
 from roost.config import RunConfig
 from roost.errors import ConfigError
-from roost.planner import activations
+from roost.planner import activations, colocated
 from roost.planner.model_shape import ModelShape
 from roost.planner.terms import Phase, Term, gib
 
@@ -47,6 +47,8 @@ class EmbeddedPlan:
     """One checkpoint on disk."""
     final_bytes: int
     """The final model or adapter on disk."""
+    sleep_level: int
+    """What an engine with weights of its own does while the trainer trains."""
     prefix_gain: float
     """Tokens of a padded training forward over those computed: G(P+R) / (P+GR)."""
     shorter_bytes: tuple[tuple[str, int], ...]
@@ -141,8 +143,15 @@ def plan_embedded(
     """
     sizes = _Sizes(config, shape, dtype_bytes, prompt_tokens, process_bytes)
     usable = int(HEADROOM * available_bytes) + process_bytes
-    cache = config.rollout.cache_bytes or sizes.default_cache(usable)
-    sizes.recompute, micro = sizes.training_shape(usable, MICRO_BATCH_TOKENS[device])
+    wanted_tokens = MICRO_BATCH_TOKENS[device]
+    sizes.sleep_level = config.rollout.sleep or 0
+    cache, micro = sizes.choose(usable, wanted_tokens)
+    if device == "cuda" and config.rollout.sleep is None and sizes.colocated:
+        # Sleeping costs seconds a step, so it is for runs that do not fit awake.
+        wanted = sizes.wanted_cache()
+        if cache < wanted or sizes.train_phase(micro).bytes > usable:
+            sizes.sleep_level = 1
+            cache, micro = sizes.choose(usable, wanted_tokens)
     phases = (sizes.generate_phase(cache), sizes.train_phase(micro))
     lengths = prompt_tokens, config.rollout.max_completion_tokens, config.rollout.generations
     prompt, completion, generations = lengths
@@ -158,6 +167,7 @@ def plan_embedded(
         trainable_parameters=sizes.trainable,
         checkpoint_bytes=sizes.trainable * (dtype_bytes + 12),
         final_bytes=sizes.trainable * dtype_bytes,
+        sleep_level=sizes.sleep_level,
         prefix_gain=generations * (prompt + completion) / (prompt + generations * completion),
         shorter_bytes=tuple(sizes.savings(phases, micro, cache)),
     )
@@ -184,6 +194,17 @@ class _Sizes:
         self.trainable = self.adapter or shape.parameters
         self.kv_token = shape.kv_elements_per_token() * dtype_bytes
         self.recompute = bool(config.train.gradient_checkpointing)
+        self.colocated = config.rollout.engine == "vllm"
+        self.sleep_level = 0
+        self.awake_cache = 0
+        """Of an engine that stays awake while the trainer trains."""
+
+    def choose(self, usable: int, micro_batch_tokens: int) -> tuple[int, int]:
+        """Bytes of cache and tokens of a micro-batch, as asked or what fits; sets ``recompute``."""
+        cache = self.config.rollout.cache_bytes or self.default_cache(usable)
+        self.awake_cache = cache if self.colocated else 0
+        self.recompute, micro = self.training_shape(usable, micro_batch_tokens)
+        return cache, micro
 
     def generate_phase(self, cache: int) -> Phase:
         """All that is held while samples are decoded with so many bytes of cache."""
@@ -211,12 +232,18 @@ class _Sizes:
 
     def generate(self, cache: int) -> Iterator[Term]:
         """What decoding holds besides."""
-        yield Term("key-value cache", cache, f"bound; {self.kv_token:,} B a token")
+        if self.colocated:
+            yield from self._engine(cache)
+            yield colocated.bucket_term(self.shape, self.dtype_bytes, self.adapter)
+        else:
+            yield Term("key-value cache", cache, f"bound; {self.kv_token:,} B a token")
         rows, vocabulary = self.resident_rollouts(cache), self.shape.vocabulary
         yield Term("logits", 12 * rows * vocabulary, f"3 x 4 B x {rows} rows x {vocabulary:,}")
 
     def train(self, micro: int) -> Iterator[Term]:
         """What a forward and backward of ``micro`` tokens holds besides."""
+        if self.colocated and self.sleep_level == 0:
+            yield from self._engine(self.awake_cache)
         size = self.shape, self.dtype_bytes
         per_token = activations.token_bytes(*size, checkpointing=self.recompute)
         formula = activations.formula(*size, micro, checkpointing=self.recompute)
@@ -236,6 +263,11 @@ class _Sizes:
             largest = self.dtype_bytes * self.shape.embedding_parameters
             yield Term("gradient in flight", largest, "the embedding's, in working precision")
 
+    def _engine(self, cache: int) -> Iterator[Term]:
+        return colocated.engine_terms(
+            self.shape, self.dtype_bytes, cache, self.kv_token, self.adapter
+        )
+
     def group_bytes(self) -> int:
         """Cache of one prompt and all its completions at full length."""
         generations = self.config.rollout.generations
@@ -245,25 +277,44 @@ class _Sizes:
         """Samples that decode at once, at full length."""
         generations = self.config.rollout.generations
         fit = max(1, cache * generations // self.group_bytes())
+        if self.colocated:
+            fit = max(1, cache // self._flat_bytes(1) - 1)
         bound = self.config.rollout.max_sequences or self.rollouts
         return min(fit, bound, self.rollouts)
 
     def default_cache(self, usable: int) -> int:
         """All that a step's samples can use, or what is left; room for one sample at the least."""
+        return _most(self.least_cache(), self.wanted_cache(), usable, self._needed_with)
+
+    def wanted_cache(self) -> int:
+        """Cache of all samples of a step, or of an evaluation."""
         evaluated = self.config.eval.prompts * self.config.eval.generations
+        if self.colocated:
+            # One block is never used; a whole sequence more keeps the count simple.
+            return self._flat_bytes(max(self.rollouts, evaluated) + 1)
         group_caches = self.config.data.prompts_per_step * self.group_bytes()
-        wanted = max(group_caches, self._flat_bytes(evaluated))
-        return _most(
-            self._flat_bytes(1), wanted, usable, lambda cache: self.generate_phase(cache).bytes
-        )
+        return max(group_caches, self._flat_bytes(evaluated))
+
+    def _needed_with(self, cache: int) -> int:
+        """Bytes of the phases that hold the cache."""
+        needed = self.generate_phase(cache).bytes
+        if self.colocated and self.sleep_level == 0:
+            self.awake_cache = cache
+            needed = max(needed, self.train_phase(self.prompt + self.completion).bytes)
+        return needed
 
     def least_cache(self) -> int:
         """Cache of one sample of the longest prompt."""
-        return self._flat_bytes(1)
+        return self._flat_bytes(2 if self.colocated else 1)
 
     def _flat_bytes(self, samples: int) -> int:
         """Cache of samples that share no prompt."""
+        if self.colocated:
+            return self.kv_token * samples * colocated.sequence_tokens(self._sequence())
         return self.kv_token * samples * (slot(self.prompt) + slot(self.completion))
+
+    def _sequence(self) -> int:
+        return self.prompt + self.completion
 
     def training_shape(self, usable: int, wanted: int) -> tuple[bool, int]:
         """Whether to recompute activations, and tokens of a micro-batch.
@@ -299,11 +350,10 @@ class _Sizes:
                 ("train.gradient_checkpointing = true", self._recomputing(True), cache, micro)
             )
         if self.dtype_bytes == 4:
-            half = _Sizes(self.config, self.shape, 2, self.prompt, self.process)
-            half.recompute = self.recompute
+            half = self._like(self.config, 2)
             changes.append(("model.dtype = 'bfloat16'", half, cache, micro))
         if peak.name == "generate":
-            least = self._flat_bytes(1)
+            least = self.least_cache()
             changes.append((f"rollout.cache_bytes = {least}", self, least, micro))
         else:
             least = self.prompt + self.completion
@@ -319,9 +369,13 @@ class _Sizes:
     def _with_adapter(self) -> _Sizes:
         train = self.config.train.model_copy(update={"method": "lora"})
         config = self.config.model_copy(update={"train": train})
-        sizes = _Sizes(config, self.shape, self.dtype_bytes, self.prompt, self.process)
-        sizes.recompute = self.recompute
-        return sizes
+        return self._like(config, self.dtype_bytes)
+
+    def _like(self, config: RunConfig, dtype_bytes: int) -> _Sizes:
+        other = _Sizes(config, self.shape, dtype_bytes, self.prompt, self.process)
+        other.recompute = self.recompute
+        other.sleep_level, other.awake_cache = self.sleep_level, self.awake_cache
+        return other
 
 
 def _most(least: int, wanted: int, usable: int, needed: Callable[[int], int]) -> int:

@@ -14,12 +14,13 @@ from roost.model.source import HUB_ID, near_folder, read_json
 from roost.rewards import Scored, ScoringReport
 from roost.run import checkpoint
 from roost.run.display import Display
+from roost.run.engines import build_engine
 from roost.run.evaluation import EvalResult, evaluate
 from roost.run.folder import RunFolder, base_dir_of
 from roost.run.interrupts import StopSwitch
 from roost.run.launch import PythonObjects
 from roost.run.prepare import prepare
-from roost.run.session import build_engine, build_pool, load_policy, training_sampling
+from roost.run.session import build_pool, load_policy, training_sampling
 from roost.training.adapters import ADAPTER_CONFIG
 
 
@@ -143,10 +144,12 @@ def evaluate_model(
     if temperature is not None:
         sampling = replace(sampling, temperature=temperature)
     display.begin("evaluating", len(prompts) * generations)
+    engine = build_engine(prepared, policy)
     try:
+        engine.sync()
         with StopSwitch() as stop, build_pool(prepared) as pool:
             return evaluate(
-                build_engine(prepared, policy),
+                engine,
                 pool,
                 prompts,
                 generations,
@@ -158,6 +161,7 @@ def evaluate_model(
                 on_scores=lambda scores: _say_failures(scores, display),
             )
     finally:
+        engine.close()
         display.end()
 
 

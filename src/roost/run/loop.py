@@ -67,6 +67,9 @@ def train_step(
     ledger.begin_step()
     prompts = session.cursor.next_batch()
 
+    display.waiting_for("the engine's weights")
+    sync = session.sync()
+
     with ledger.phase("generate"):
         groups = generate(
             session.engine,
@@ -79,6 +82,7 @@ def train_step(
             stop=stop,
             on_sample=SampleCounter(display, len(prompts) * config.rollout.generations),
         )
+    session.rest()
 
     display.waiting_for("rewards")
     with ledger.phase("reward"):
@@ -98,6 +102,7 @@ def train_step(
         **scoring.metrics(),
         **completion_metrics(groups),
         **update,
+        **sync,
         **ledger.step_metrics(),
         "policy_version": session.policy.version,
         "step_time": time.perf_counter() - start,
@@ -157,6 +162,7 @@ def _evaluate_if_due(session: Session, display: Display, stop: StopSwitch) -> No
     if not prompts or not due or str(step) in session.evaluations:
         return
     display.waiting_for("held-out evaluation")
+    session.sync()
     temperature = config.eval.temperature
     sampling = session.sampling
     if temperature is not None:

@@ -23,6 +23,7 @@ from roost.planner.model_shape import ModelShape
 from roost.rewards import Reward, check_columns, load_rewards
 from roost.run import heap
 from roost.run.display import Display, track
+from roost.run.engines import check_engine
 from roost.run.ledger import available_bytes, process_bytes
 from roost.run.metrics import check_trackers
 from roost.samples import Prompt
@@ -76,6 +77,7 @@ def prepare(
     heap.set_up()
     check_trackers(config.output.trackers)
     device = loading.choose_device(config.model)
+    check_engine(config, device)
     if training:
         check_optimizer(config.train, device)
     source = find_model(config.model)

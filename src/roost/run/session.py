@@ -9,13 +9,14 @@ from typing import Any
 from roost.config import RunConfig
 from roost.config.loading import dump_toml
 from roost.data.cursor import PromptCursor
-from roost.engines.embedded import EmbeddedEngine, stop_token_ids
+from roost.engines.embedded import stop_token_ids
 from roost.engines.protocol import Engine, SamplingParams
 from roost.model import loading
 from roost.model.policy import Policy
 from roost.rewards import RewardPool
 from roost.run import checkpoint, environment
 from roost.run.checkpoint import Checkpoint
+from roost.run.engines import build_engine
 from roost.run.folder import RunFolder, write_json
 from roost.run.ledger import Ledger
 from roost.run.metrics import MetricsLog, Tracker, open_trackers
@@ -45,10 +46,24 @@ class Session:
     """Held-out results by the step they were taken after."""
 
     def close(self) -> None:
-        """Stop workers and trackers."""
+        """Stop workers, engine and trackers."""
         self.pool.close()
+        self.engine.close()
         for tracker in self.trackers:
             tracker.close()
+
+    def sync(self) -> dict[str, float]:
+        """Bring the engine to the policy's weights, measured as a phase where it has its own."""
+        if not self.engine.outdated:
+            return {}
+        with self.ledger.phase("sync"):
+            return self.engine.sync()
+
+    def rest(self) -> None:
+        """Let the engine sleep while the trainer trains, where it does."""
+        if self.engine.sleeps:
+            with self.ledger.phase("sleep"):
+                self.engine.sleep()
 
     def record(self, metrics: dict[str, float]) -> None:
         """Add a row to metrics.jsonl and the trackers."""
@@ -157,16 +172,6 @@ def load_reference(prepared: Prepared) -> Policy:
     )
     module.requires_grad_(False)
     return Policy(module)
-
-
-def build_engine(prepared: Prepared, policy: Policy) -> Engine:
-    """The rollout engine that the configuration names."""
-    return EmbeddedEngine(
-        policy,
-        prepared.tokenizer,
-        cache_bytes=prepared.plan.cache_bytes,
-        max_sequences=prepared.config.rollout.max_sequences,
-    )
 
 
 def build_pool(prepared: Prepared) -> RewardPool:

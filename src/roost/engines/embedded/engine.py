@@ -70,6 +70,26 @@ class EmbeddedEngine:
         """See ``Engine``: what was allocated, of which a CPU provides only the pages in use."""
         return self._peak_bytes
 
+    @property
+    def outdated(self) -> bool:
+        """See ``Engine``: never, its weights are the policy's own."""
+        return False
+
+    def sync(self) -> dict[str, float]:
+        """See ``Engine``: there is nothing to sync."""
+        return {}
+
+    @property
+    def sleeps(self) -> bool:
+        """See ``Engine``: it holds nothing between two calls."""
+        return False
+
+    def sleep(self) -> None:
+        """See ``Engine``: there is nothing to give back."""
+
+    def close(self) -> None:
+        """See ``Engine``: there is nothing to release."""
+
     def capacity(
         self, prompt_tokens: int, completion_tokens: int, prompts: int, generations: int
     ) -> Capacity:

@@ -1,0 +1,114 @@
+"""The engine of a run: what is checked of it before loading, and how it is built."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from roost.config import RunConfig
+from roost.engines.embedded import EmbeddedEngine
+from roost.engines.protocol import Engine
+from roost.engines.vllm import check_version, installed_version
+from roost.engines.vllm.port import LORA_RANKS, VllmSettings, slot_rank
+from roost.errors import ConfigError
+from roost.model.policy import Policy
+from roost.samples import Prompt
+
+if TYPE_CHECKING:
+    from roost.run.prepare import Prepared
+
+PROBE_TOKENS = 64
+"""Tokens that engine and trainer both score after each sync."""
+
+
+def check_engine(config: RunConfig, device: torch.device) -> None:
+    """Say before anything is loaded what an engine cannot do here.
+
+    Raises:
+        EngineError: vLLM is not installed, or is of a version that Roost does not drive.
+        ConfigError: it cannot sleep as asked, or the adapter is wider than it takes.
+    """
+    if config.rollout.engine == "embedded":
+        return
+    check_version(installed_version())
+    if config.rollout.sleep and device.type != "cuda":
+        raise ConfigError(
+            f"rollout.sleep = {config.rollout.sleep}: vLLM sleeps only on a GPU, and this run is "
+            f"on {device.type}. Leave it out."
+        )
+    allocator = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
+    if config.rollout.sleep and "expandable_segments:True" in allocator:
+        raise ConfigError(
+            f"rollout.sleep = {config.rollout.sleep}: vLLM's allocator, which lets it sleep, does "
+            "not go with expandable_segments in PYTORCH_CUDA_ALLOC_CONF. Take that out, or set "
+            "rollout.sleep = 0."
+        )
+    if config.train.method == "lora" and slot_rank(config.lora.rank) is None:
+        raise ConfigError(
+            f"lora.rank = {config.lora.rank}: vLLM takes adapters of rank {LORA_RANKS[-1]} at "
+            "most; lower it, or set rollout.engine = 'embedded'."
+        )
+
+
+def build_engine(prepared: Prepared, policy: Policy) -> Engine:
+    """The rollout engine that the configuration names."""
+    if prepared.config.rollout.engine == "vllm":
+        return _build_vllm(prepared, policy)
+    return EmbeddedEngine(
+        policy,
+        prepared.tokenizer,
+        cache_bytes=prepared.plan.cache_bytes,
+        max_sequences=prepared.config.rollout.max_sequences,
+    )
+
+
+def _build_vllm(prepared: Prepared, policy: Policy) -> Engine:
+    # Importing the adapter imports vLLM, which takes seconds and may not be installed.
+    from roost.engines.vllm.adapter import VllmAdapter
+    from roost.engines.vllm.engine import VllmEngine
+
+    plan, settings = prepared.plan, vllm_settings(prepared)
+    everything = [*prepared.prompts.train, *prepared.prompts.held_out]
+    return VllmEngine(
+        policy,
+        prepared.tokenizer,
+        VllmAdapter(settings),
+        probe=probe_tokens(everything, settings.max_tokens - 1),
+        cache_bytes=plan.cache_bytes,
+        sleep_level=plan.sleep_level,
+    )
+
+
+def vllm_settings(prepared: Prepared) -> VllmSettings:
+    """What vLLM is started with, from the plan."""
+    config, source = prepared.config, prepared.source
+    tokenizer = config.model.tokenizer or source.location
+    lora = config.train.method == "lora"
+    return VllmSettings(
+        model=source.location,
+        dtype=prepared.dtype,
+        device=prepared.device.type,
+        cache_bytes=prepared.plan.cache_bytes,
+        max_tokens=prepared.prompts.report.longest + config.rollout.max_completion_tokens,
+        max_sequences=prepared.plan.resident_rollouts,
+        seed=config.seed,
+        lora_rank=config.lora.rank if lora else None,
+        revision=source.revision,
+        tokenizer=tokenizer if config.rollout.stop else None,
+        trust_remote_code=source.trust_remote_code,
+        sleep_level=prepared.plan.sleep_level,
+    )
+
+
+def probe_tokens(prompts: Sequence[Prompt], most: int) -> list[int]:
+    """The first tokens of the prompts, one after the other: text of the kind that is sampled.
+
+    Args:
+        prompts: Of the run.
+        most: What a sequence may hold.
+    """
+    tokens = [token for prompt in prompts[:PROBE_TOKENS] for token in prompt.token_ids]
+    return tokens[: min(PROBE_TOKENS, most)]

@@ -1,0 +1,51 @@
+"""Whole runs with ``rollout.engine = "vllm"``: one field is changed, everything else stays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from vllm_support import needs_vllm
+
+from roost.run.metrics import read_metrics
+from support.tiny_runs import TinyRun, train_tiny
+
+pytestmark = [needs_vllm, pytest.mark.slow]
+
+METHODS: dict[str, dict[str, Any]] = {
+    "full": {"train": {"steps": 3}},
+    "lora": {"train": {"steps": 3, "method": "lora", "learning_rate": 1e-2}},
+}
+
+
+@pytest.fixture(scope="module", params=list(METHODS))
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TinyRun:
+    sections = METHODS[request.param] | {"rollout": {"engine": "vllm"}}
+    folder = tmp_path_factory.mktemp(request.param) / "run"
+    return train_tiny(folder, Path.cwd(), sections)
+
+
+def test_it_trains_and_evaluates(run: TinyRun) -> None:
+    assert run.result.finished
+    rows = read_metrics(run.folder.metrics)
+    assert [row["step"] for row in rows] == [1, 2, 3]
+    assert [row["policy_version"] for row in rows] == [1, 2, 3]
+    assert sum(line.startswith("held out, after step") for line in run.lines) == 2
+
+
+def test_engine_and_trainer_agree_at_every_step(run: TinyRun) -> None:
+    for row in read_metrics(run.folder.metrics):
+        assert row["sampling/logp_difference_max"] < 1e-4
+
+
+def test_a_sync_is_measured(run: TinyRun) -> None:
+    """Step 1 samples with what the evaluation before it was synced with; later ones sync anew."""
+    first, *later = read_metrics(run.folder.metrics)
+    assert "time/sync_s" not in first
+    assert "sync/bytes" not in first
+    for row in later:
+        assert 0 < row["sync/send_s"] + row["sync/proof_s"] <= row["time/sync_s"]
+        assert row["sync/bytes"] > 0
+        assert row["sync/probe_difference"] < 1e-4
+        assert row["memory/sync_peak_bytes"] > 0

