@@ -19,7 +19,7 @@ ROLLOUTS = 8 * 8
 
 
 def plan(
-    available: int = 80 * GIB, *, can_sleep: bool = False, prompt: int = 100, **sections: Any
+    available: int = 80 * GIB, *, device: str = "cpu", prompt: int = 100, **sections: Any
 ) -> EmbeddedPlan:
     return plan_embedded(
         build_config(merge({"rollout": {"engine": "vllm"}, "eval": {"prompts": 0}}, sections)),
@@ -27,7 +27,7 @@ def plan(
         available_bytes=available,
         dtype_bytes=2,
         prompt_tokens=prompt,
-        can_sleep=can_sleep,
+        device=device,
     )
 
 
