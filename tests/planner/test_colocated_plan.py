@@ -16,6 +16,7 @@ QWEN = find_shape("Qwen3-0.6B").shape
 PARAMETERS = 596_049_920
 KV_TOKEN = 2 * 28 * 8 * 128 * 2
 ROLLOUTS = 8 * 8
+RECOMPUTED = {"gradient_checkpointing": True}
 
 
 def plan(
@@ -64,10 +65,10 @@ def test_a_sync_holds_one_bucket(train: dict[str, Any], sent: int) -> None:
 
 
 def test_it_sleeps_only_where_it_must_and_can() -> None:
-    awake = plan(device="cuda")
+    awake = plan(device="cuda", train=RECOMPUTED)
     assert awake.sleep_level == 0
     tight = int(awake.peak.bytes / 0.9) - GIB
-    asleep = plan(tight, device="cuda")
+    asleep = plan(tight, device="cuda", train=RECOMPUTED)
     assert asleep.sleep_level == 1
     assert "engine weights" not in terms(asleep, "train")
     assert terms(asleep, "generate")["engine weights"] == 2 * PARAMETERS
@@ -77,7 +78,7 @@ def test_it_sleeps_only_where_it_must_and_can() -> None:
 
 
 def test_where_memory_is_short_the_cache_shrinks_until_both_phases_fit() -> None:
-    full = plan()
+    full = plan(train=RECOMPUTED)
     short = plan(int(full.peak.bytes / 0.9) - GIB)
     assert short.cache_bytes < full.cache_bytes
     assert short.fits

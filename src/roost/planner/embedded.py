@@ -300,7 +300,8 @@ class _Sizes:
         needed = self.generate_phase(cache).bytes
         if self.colocated and self.sleep_level == 0:
             self.awake_cache = cache
-            needed = max(needed, self.train_phase(self.prompt + self.completion).bytes)
+            frugal = self._recomputing(self.config.train.gradient_checkpointing is not False)
+            needed = max(needed, frugal.train_phase(self.prompt + self.completion).bytes)
         return needed
 
     def least_cache(self) -> int:
