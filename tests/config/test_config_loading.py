@@ -191,3 +191,15 @@ def test_every_field_is_described() -> None:
 
 def test_the_quickstart_is_a_recipe() -> None:
     assert load_config(quickstart_path()).model.path == "tiny"
+
+
+@pytest.mark.parametrize(
+    ("method", "lora", "peak"),
+    [("full", {}, 1e-5), ("full", {"learning_rate": 5e-4}, 1e-5), ("lora", {}, 1e-5),
+     ("lora", {"learning_rate": 5e-4}, 5e-4), ("lora", {"learning_rate": 0.0}, 0.0)],
+)  # fmt: skip
+def test_an_adapter_may_have_a_rate_of_its_own(
+    method: str, lora: dict[str, float], peak: float
+) -> None:
+    config = build_config({"train": {"method": method, "learning_rate": 1e-5}, "lora": lora})
+    assert config.peak_learning_rate == peak

@@ -287,7 +287,8 @@ def test_schedules_are_transformers_without_its_step_of_rate_0(
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.5)
     theirs = SCHEDULES[schedule](optimizer, warmup + 1, steps + 1)
     expected = [0.5 * theirs.lr_lambdas[0](step + 1) for step in range(steps)]
-    assert [learning_rate(s, config) for s in range(steps)] == pytest.approx(expected, abs=1e-12)
+    rates = [learning_rate(step, 0.5, config) for step in range(steps)]
+    assert rates == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -296,7 +297,7 @@ def test_every_step_trains_and_none_exceeds_the_peak(
     schedule: str, warmup: int, steps: int
 ) -> None:
     config = TrainConfig(learning_rate=0.5, schedule=schedule, warmup_steps=warmup, steps=steps)
-    rates = [learning_rate(step, config) for step in range(steps)]
+    rates = [learning_rate(step, 0.5, config) for step in range(steps)]
     assert min(rates) > 0
     assert max(rates) == rates[warmup] == 0.5
     assert rates[: warmup + 1] == sorted(rates[: warmup + 1])

@@ -45,7 +45,7 @@ class PaddedTrainer:
         self._device = device
         self._optimizer = torch.optim.AdamW(
             [p for p in self.module.parameters() if p.requires_grad],
-            lr=config.train.learning_rate,
+            lr=config.peak_learning_rate,
             weight_decay=config.train.weight_decay,
         )
 

@@ -86,6 +86,9 @@ class LoraConfig(Section):
     """`all-linear`, or name endings of the linear layers to adapt: `["q_proj", "v_proj"]`."""
     rslora: bool = False
     """Rank-stabilised scaling (Kalajdzievski 2023, arXiv:2312.03732)."""
+    learning_rate: float | None = Field(None, ge=0)
+    """Peak learning rate of the adapter, which takes ten times and more that of all weights
+    (Schulman et al. 2025, "LoRA Without Regret"); by default `train.learning_rate`."""
 
 
 class DataConfig(Section):
@@ -323,6 +326,13 @@ class PlanConfig(Section):
 
 class RunConfig(Section):
     """A whole run."""
+
+    @property
+    def peak_learning_rate(self) -> float:
+        """Of what is trained: the adapter or all weights."""
+        if self.train.method == "lora" and self.lora.learning_rate is not None:
+            return self.lora.learning_rate
+        return self.train.learning_rate
 
     seed: int = 42
     """Seeds prompt order, sampling and adapter initialisation."""

@@ -112,7 +112,7 @@ class MasterOptimizer:
         if self.non_finite >= MAX_NON_FINITE:
             raise RoostError(
                 f"the gradient was {norm} in {self.non_finite} updates in a row, so training has "
-                "diverged. Resume from a checkpoint with a lower train.learning_rate."
+                "diverged. Resume from a checkpoint with a lower train.learning_rate (or lora.learning_rate)."
             )
         return {"grad_norm": norm}
 
@@ -131,13 +131,13 @@ class MasterOptimizer:
         return {"weights/changed": moved / total} if total else {}
 
 
-def learning_rate(step: int, config: TrainConfig) -> float:
+def learning_rate(step: int, peak: float, config: TrainConfig) -> float:
     """The rate of step ``step`` of ``config.steps``, from 0.
 
     Warm-up rises linearly and reaches the peak at ``warmup_steps``; then it is constant, or falls
     to 0 at ``steps`` linearly or as half a cosine.
     """
-    peak, warmup = config.learning_rate, config.warmup_steps
+    warmup = config.warmup_steps
     if step < warmup:
         return peak * (step + 1) / (warmup + 1)
     if config.schedule == "constant":

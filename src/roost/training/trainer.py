@@ -77,7 +77,7 @@ class Trainer:
             self._score_reference(batch)
         if train.num_iterations * train.updates_per_batch > 1:
             self._score_old(batch)
-        rate = learning_rate(self.batches, train)
+        rate = learning_rate(self.batches, self.config.peak_learning_rate, train)
         steps: list[dict[str, float]] = []
         for _ in range(train.num_iterations):
             for part in batch.parts:
