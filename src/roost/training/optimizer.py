@@ -112,7 +112,7 @@ class MasterOptimizer:
         if self.non_finite >= MAX_NON_FINITE:
             raise RoostError(
                 f"the gradient was {norm} in {self.non_finite} updates in a row, so training has "
-                "diverged. Resume from a checkpoint with a lower train.learning_rate (or lora.learning_rate)."
+                "diverged. Start a new run with a lower learning rate."
             )
         return {"grad_norm": norm}
 
