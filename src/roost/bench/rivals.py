@@ -50,6 +50,7 @@ ENTRANTS: dict[str, dict[str, Entrant]] = {
             Entrant(ROOST, "Roost with its defaults", f"{_SUBJECTS}.roost_step:serve"),
             _trl("trl", "TRL with its defaults: float32 weights under bfloat16 autocast"),
             _trl("trl-bf16", "TRL with bfloat16 weights"),
+            _trl("trl-kept", "TRL with bfloat16 weights, activations kept"),
             _trl("trl-cb", "TRL with bfloat16 weights and transformers continuous batching"),
             _trl("trl-vllm", "TRL with bfloat16 weights and vLLM, colocated", vllm=True),
         )

@@ -3,7 +3,8 @@
 Settings. What is not named in ``config`` is TRL's default: gradient checkpointing, 8 rows a
 micro-batch, the fused head over completion tokens. Nothing is saved or logged to a tracker. The
 variants are those that TRL's documentation offers for speed and memory: bfloat16 weights by
-``model_init_kwargs``, and generation by transformers' continuous batching or by vLLM.
+``model_init_kwargs``, activations kept in place of checkpointing, and generation by transformers'
+continuous batching or by vLLM.
 
 Times. ``generate_s`` is around ``_generate`` (templates, sampling, decoding, and where vLLM
 generates, the sync before it), ``reward_s`` around ``_calculate_rewards``, and training is the rest
@@ -70,6 +71,8 @@ def config(job: Job) -> dict[str, Any]:
     }
     if job.name != "trl":
         chosen["model_init_kwargs"] = {"dtype": "bfloat16"}
+    if job.name == "trl-kept":
+        chosen["gradient_checkpointing"] = False
     if job.name == "trl-cb":
         chosen["use_transformers_continuous_batching"] = True
         chosen["transformers_continuous_batching_config"] = cache_blocks(job)
