@@ -20,7 +20,7 @@ from roost.planner.terms import Phase, Term, gib
 
 HEADROOM = 0.9
 """Share of the available memory that a plan may use."""
-MICRO_BATCH_TOKENS = {"cpu": 2048, "cuda": 8192}
+MICRO_BATCH_TOKENS = {"cpu": 1024, "cuda": 8192}
 """Tokens from which a larger micro-batch is no faster, by kind of device. Where memory is short,
 activations are recomputed at first, and then a smaller micro-batch is chosen."""
 
