@@ -73,7 +73,7 @@ CASES = [
         "field-without-its-section",
         sets("learning_rate=1e-4"),
         "learning_rate: no such section",
-        "Did you mean 'train.learning_rate'?",
+        "Did you mean 'lora.learning_rate' or 'train.learning_rate'?",
     ),
     case("section-as-a-value", sets("train=5"), "train = 5: is a section", "train.method"),
     case("not-a-number", sets("train.steps=many"), "train.steps = 'many'", "a whole number"),
