@@ -196,7 +196,7 @@ def test_three_bad_gradients_in_a_row_end_the_run() -> None:
     for value in (math.nan, math.inf, 1.0, math.nan, math.nan):
         one_step(optimizer, weight, value)
     assert optimizer.non_finite == MAX_NON_FINITE - 1
-    with pytest.raises(RoostError, match=r"3 updates in a row.*a new run with a lower learning rate"):
+    with pytest.raises(RoostError, match=r"3 updates in a row.*a new run with a lower"):
         one_step(optimizer, weight, math.nan)
 
 
