@@ -10,6 +10,7 @@ from typing import Any
 from roost.config import RunConfig
 from roost.config.loading import build_config, load_config, merge, quickstart_mapping
 from roost.errors import ConfigError, DataError, ModelError
+from roost.model.policy import Policy
 from roost.model.source import HUB_ID, near_folder, read_json
 from roost.rewards import Scored, ScoringReport
 from roost.run import checkpoint
@@ -19,7 +20,7 @@ from roost.run.evaluation import EvalResult, evaluate
 from roost.run.folder import RunFolder, base_dir_of
 from roost.run.interrupts import StopSwitch
 from roost.run.launch import PythonObjects
-from roost.run.prepare import prepare
+from roost.run.prepare import Prepared, prepare
 from roost.run.session import build_pool, load_policy, training_sampling
 from roost.training.adapters import ADAPTER_CONFIG
 
@@ -130,21 +131,13 @@ def evaluate_model(
     prompts = prepared.prompts.held_out
     if not prompts:
         raise DataError("eval.prompts = 0 leaves nothing to evaluate; set it to 1 or more.")
-    point = None
-    if subject.run is not None and checkpoint.steps(subject.run.checkpoints):
-        point = checkpoint.load(subject.run.checkpoints)
-        checkpoint.check_inputs(point, model=prepared.model_fingerprint)
-    policy = load_policy(prepared, subject.adapter)
-    if point is not None:
-        checkpoint.restore_weights(policy.trainable_parameters(), point.weights)
-        policy.version = point.state["policy_version"]
-        display.say(f"evaluating the checkpoint after step {point.step}")
+    policy = _load(subject, prepared, display)
     sampling = training_sampling(prepared, policy)
     temperature = subject.config.eval.temperature
     if temperature is not None:
         sampling = replace(sampling, temperature=temperature)
-    display.begin("evaluating", len(prompts) * generations)
     engine = build_engine(prepared, policy)
+    display.begin("evaluating", len(prompts) * generations)
     try:
         engine.sync()
         with StopSwitch() as stop, build_pool(prepared) as pool:
@@ -163,6 +156,20 @@ def evaluate_model(
     finally:
         engine.close()
         display.end()
+
+
+def _load(subject: Subject, prepared: Prepared, display: Display) -> Policy:
+    """The model with its adapter or the run's newest checkpoint."""
+    point = None
+    if subject.run is not None and checkpoint.steps(subject.run.checkpoints):
+        point = checkpoint.load(subject.run.checkpoints)
+        checkpoint.check_inputs(point, model=prepared.model_fingerprint)
+    policy = load_policy(prepared, subject.adapter)
+    if point is not None:
+        checkpoint.restore_weights(policy.trainable_parameters(), point.weights)
+        policy.version = point.state["policy_version"]
+        display.say(f"evaluating the checkpoint after step {point.step}")
+    return policy
 
 
 def _say_failures(scores: Sequence[Scored], display: Display) -> None:

@@ -163,8 +163,7 @@ def announce(prepared: Prepared, display: Display) -> None:
         display.say(f"plan    {line}")
     if config.plan.gpu is not None:
         display.say(
-            f"note    [plan] is for {config.plan.gpu}; this run takes one device of this machine "
-            "and the embedded engine"
+            f"note    [plan] is for {config.plan.gpu}; this run takes one device of this machine"
         )
 
 
@@ -205,7 +204,15 @@ def resumed_config(
             f"{', '.join(refused)} ({first} was {old.get(first)!r}, is {new[first]!r}). "
             "Resume without a recipe, or start a new run."
         )
-    return build_config(merge(after.model_dump(), {"output": {"folder": before.output.folder}}))
+    kept = {"output": {"folder": before.output.folder}, "train": _chosen(before, after)}
+    return build_config(merge(after.model_dump(), kept))
+
+
+def _chosen(before: RunConfig, after: RunConfig) -> dict[str, Any]:
+    """What the plan of the run chose and a recipe leaves open: chosen anew, with other memory
+    free, it would round otherwise."""
+    names = ("micro_batch_tokens", "gradient_checkpointing")
+    return {n: getattr(before.train, n) for n in names if getattr(after.train, n) is None}
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
