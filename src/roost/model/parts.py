@@ -231,7 +231,7 @@ class _PackedAttention(torch.autograd.Function):
         *saved, lse = ctx.saved_tensors
         dtype = saved[0].dtype
         # All in float32: in bfloat16 a prompt key's G contributions would be rounded, and the
-        # kernel's backward takes 2.5 times as long as in float32 (benchmarks/notes.md).
+        # kernel's backward takes up to twice as long as in float32 (benchmarks/notes.md).
         query, key, value, output = (tensor.float() for tensor in saved)
         gradient = gradients[0].float()
         totals = [torch.zeros_like(tensor) for tensor in (query, key, value)]

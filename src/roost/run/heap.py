@@ -1,9 +1,8 @@
 """How a CPU run takes memory from the system and gives it back.
 
-Left to itself, glibc takes pages and gives them back again with each tensor of a layer: the system
-clears every page anew, which made a norm over 2,048 tokens take 5 ms in place of 1 and a training
-step a fifth longer (benchmarks/notes.md). So ``set_up`` has it keep pages, and ``trim`` gives back
-what is free at the end of each phase.
+Left to itself, glibc takes pages and gives them back again with each tensor of a layer. The system
+clears every page anew, for which a training step took 15 % more CPU time (benchmarks/notes.md). So
+``set_up`` has it keep pages, and ``trim`` gives back what is free at the end of each phase.
 
 Decode batches and packs have ever other widths, for each of which oneDNN compiles its products
 anew: about 0.7 MB each, of which oneDNN keeps 1,024 and torch as many again. 599 widths of one
@@ -24,8 +23,6 @@ PRIMITIVES = 64
 decode step 6."""
 _CAPACITIES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
 """Of oneDNN's cache and of the one that torch has before it (ideep, ``lru_cache.hpp``)."""
-
-
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 """mallopt(3)."""
 _KEEP_FREE_BYTES = 2**31 - 1
