@@ -43,6 +43,17 @@ def test_no_such_folder(tmp_path: Path) -> None:
         load(tmp_path / "absent")
 
 
+def test_a_run_that_is_not_there_is_not_sought_at_a_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert not source.find_model(ModelConfig(path="runs/other")).local
+    (tmp_path / "runs" / "mine").mkdir(parents=True)
+    (tmp_path / "runs" / "mine" / "config.toml").touch()
+    with pytest.raises(ModelError, match=r"'runs/miny': no such folder\. Did you mean 'runs/mine'"):
+        source.find_model(ModelConfig(path="runs/miny"))
+
+
 def test_a_folder_without_config(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"holds no config\.json"):
         load(tmp_path)

@@ -60,7 +60,7 @@ def find_model(config: ModelConfig) -> ModelSource:
                 "which has no revisions. Take one of the two out."
             )
         return ModelSource(str(folder), None, True, config.trust_remote_code)
-    if HUB_ID.match(config.path) and not folder.exists():
+    if HUB_ID.match(config.path) and not folder.exists() and not _holds_runs(folder.parent):
         return ModelSource(config.path, config.revision, False, config.trust_remote_code)
     what = "is a file, not a folder" if folder.exists() else "no such folder"
     near = near_folder(config.path)
@@ -74,6 +74,12 @@ def find_model(config: ModelConfig) -> ModelSource:
 def tiny_model_folder() -> Path:
     """The folder of the arithmetic model that ships in the package."""
     return Path(str(files("roost") / "assets" / "tiny"))
+
+
+def _holds_runs(folder: Path) -> bool:
+    """Whether there are run folders here: then ``runs/x`` is meant as one, not as a hub id that is
+    asked for over the network for half a minute."""
+    return any(folder.glob("*/config.toml"))
 
 
 def near_folder(path: str) -> str | None:
