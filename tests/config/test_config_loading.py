@@ -1,3 +1,5 @@
+"""From recipes and overrides to a configuration, and back."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -10,7 +12,6 @@ from hypothesis import strategies as st
 from roost.config import RunConfig
 from roost.config.loading import (
     build_config,
-    describe_fields,
     dump_toml,
     load_config,
     parse_overrides,
@@ -78,58 +79,6 @@ def test_overrides_are_toml_or_bare_text() -> None:
     }
 
 
-PROBLEMS: list[tuple[dict[str, Any], str]] = [
-    ({"train": {"step": 3}}, r"train\.step: no such field\. Did you mean 'steps'\?"),
-    ({"trian": {}}, r"trian: no such section or field\. Did you mean 'train'\?"),
-    ({"rollout": {"engine": "embeded"}}, r"rollout\.engine = 'embeded'.*Did you mean 'embedded'"),
-    ({"rollout": {"generations": 1}}, r"rollout\.generations = 1: .*greater than or equal to 2"),
-    ({"rollout": {"top_p": 1.5}}, r"rollout\.top_p = 1\.5: .*less than or equal to 1"),
-    ({"rollout": {"temperature": 0}}, r"rollout\.temperature = 0: .*greater than 0"),
-    ({"train": {"steps": "many"}}, r"train\.steps = 'many': should be a whole number"),
-    ({"train": {"steps": 2.5}}, r"train\.steps = 2\.5: should be a whole number"),
-    ({"train": {"learning_rate": -1}}, r"train\.learning_rate = -1"),
-    ({"loss": "ppo"}, r"loss\.type = 'ppo': allowed are 'dapo', 'grpo', 'dr_grpo', 'bnpo'"),
-    ({"loss": {"epsilon": 1.0}}, r"loss\.epsilon = 1\.0: should be less than 1"),
-    ({"loss": {"delta": 1.1}}, r"loss\.delta = 1\.1: should be above 1 \+ epsilon_high = 1\.2"),
-    ({"train": {"warmup_steps": 300}}, r"warmup_steps = 300: should be at most train\.steps = 200"),
-    ({"train": {"updates_per_batch": 9}}, r"at most data\.prompts_per_step = 8"),
-    ({"rewards": []}, r"rewards\.functions: is empty"),
-    ({"rewards": ["a.py:f", "b.py:f"]}, r"2 are called 'f'"),
-    ({"rewards": [{"weight": 1.0}]}, r"rewards\.functions\.0\.function: is required"),
-    (
-        {"rewards": [{"function": "a", "wieght": 1}]},
-        r"wieght: no such field\. Did you mean 'weight'",
-    ),
-    ({"rewards": [{"function": "a", "weight": 0}]}, r"every weight is 0"),
-    ({"data": {"chat": "never", "system_prompt": "x"}}, r"data\.system_prompt: needs a chat"),
-    ({"output": {"trackers": ["wandbb"]}}, r"output\.trackers\.0 = 'wandbb'.*'wandb'"),
-    ({"steps": 3}, r"steps: no such section\. Did you mean 'train\.steps'\?"),
-    ({"generations": 3}, r"Did you mean 'eval\.generations' or 'rollout\.generations'\?"),
-    ({"train": 5}, r"train = 5: is a section; set its fields, such as train\.method"),
-    ({"train": {"steps": True}}, r"train\.steps = True: should be a number, not true or false"),
-    ({"train": {"learning_rate": float("inf")}}, r"= inf: should be a finite number"),
-    ({"lora": {"targets": 3}}, r"lora\.targets = 3: should be text in quotes or a list$"),
-    ({"lora": {"targets": [3]}}, r"^lora\.targets\.0 = 3: should be text in quotes$"),
-    ({"rewards": "numeric"}, r"= 'numeric': should be a list, such as \['numeric'\]"),
-    ({"data": {"shuffle": "maybe"}}, r"data\.shuffle = 'maybe': should be true or false"),
-    ({"data": {"options": 3}}, r"data\.options = 3: should be a table, such as \{ key = 1 \}"),
-    ({"model": {"dtype": "float16"}}, r"model\.dtype = 'float16': allowed are 'auto', 'bfloat16'"),
-]
-
-
-@pytest.mark.parametrize(("mapping", "message"), PROBLEMS)
-def test_each_problem_is_said(mapping: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message) as error:
-        build_config(mapping)
-    assert "\n" not in str(error.value)
-
-
-def test_all_problems_come_at_once() -> None:
-    with pytest.raises(ConfigError, match="2 problems") as error:
-        build_config({"train": {"step": 3}, "rollout": {"generations": 0}})
-    assert str(error.value).count("\n  - ") == 2
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [("steps = ", "is not TOML"), ("[train]\nstpes = 1", r"train\.stpes.*recipe\.toml")],
@@ -177,16 +126,6 @@ def test_toml_brings_the_configuration_back(
     import tomllib
 
     assert build_config(tomllib.loads(dump_toml(config))) == config
-
-
-def test_every_field_is_described() -> None:
-    fields = {field.name: field for field in describe_fields()}
-    assert fields["train.learning_rate"].default == "1e-06"
-    assert fields["rollout.generations"].type == "int"
-    assert fields["rollout.cache_bytes"].default == "unset"
-    assert fields["rewards.functions"].default == '["numeric"]'
-    assert fields["rewards.functions[].weight"].default == "1.0"
-    assert all(field.doc for field in fields.values())
 
 
 def test_the_quickstart_is_a_recipe() -> None:

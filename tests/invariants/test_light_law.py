@@ -20,7 +20,8 @@ CHECK = f"import sys; print([m for m in {HEAVY!r} if m in sys.modules])"
         "for m in pkgutil.walk_packages(p.__path__, 'roost.planner.'):\n"
         "    importlib.import_module(m.name)",
         "import roost.doctor.collect, roost.doctor.checks",
-        "from roost.config.loading import build_config, describe_fields\n"
+        "from roost.config.description import describe_fields\n"
+        "from roost.config.loading import build_config\n"
         "build_config({'model': 'x'}); describe_fields()",
         "import contextlib, io\nfrom roost.cli import main\n"
         "with contextlib.redirect_stdout(io.StringIO()):\n    assert main(['config']) == 0",

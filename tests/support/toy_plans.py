@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from roost.planner.book import Book
 from roost.planner.cards import Card
+from roost.planner.constants import Constants
 from roost.planner.models import from_config
-from roost.planner.request import Hardware, Request, Training, Workload
+from roost.planner.plan import Plan, make_plan
+from roost.planner.request import Engine, Hardware, Layout, Request, Training, Workload
 from roost.planner.terms import Value
 
 LINEAR = 2 * (2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 128)
@@ -68,3 +70,31 @@ def value(book: Book, name: str) -> int | float:
 def inputs(book: Book, name: str) -> dict[str, Value]:
     """What went into a figure."""
     return dict(book.figures[name].inputs)
+
+
+CONSTANTS = Constants(
+    bandwidth_efficiency=0.5,
+    layer_launch_s=1e-3,
+    sequence_s=1e-4,
+    prefill_efficiency=0.25,
+    full_mfu=0.5,
+    adapter_mfu=0.1,
+    forward_mfu=0.2,
+    train_overhead_s=2.0,
+    forward_overhead_s=0.5,
+    sleep_s=1.0,
+    host_copy_gbps=1e-3,
+)
+"""Round shares and times, so that seconds can be computed by hand."""
+MULTIPLIED = LINEAR + HEAD
+"""Weights that a token is multiplied with."""
+
+
+def timed_plan(
+    workload: Workload, *, training: Training | None = None, sleep: int = 0, seqs: int | None = None
+) -> Plan:
+    """The small model colocated on one card of its own, timed with ``CONSTANTS``."""
+    asked = request(
+        Hardware(card()), workload, training, engine=Engine(max_num_seqs=seqs, graph_inside=False)
+    )
+    return make_plan(asked, Layout("colocate", 1, "ddp", 1, 1, 1, 0.5, sleep), CONSTANTS)

@@ -23,7 +23,7 @@ from roost.config import RunConfig
 from roost.config.loading import build_config
 from roost.model.loading import load_policy
 from roost.model.source import find_model
-from roost.planner.embedded import MICRO_BATCH_TOKENS
+from roost.planner.embedded_choice import MICRO_BATCH_TOKENS
 from roost.run import heap
 from roost.samples import Group
 from roost.training.adapters import add_adapter

@@ -9,7 +9,7 @@ from textwrap import wrap
 from typing import Any
 
 from roost.cli.output import Printer
-from roost.config.loading import FieldInfo, describe_fields
+from roost.config.description import FieldInfo, describe_fields
 from roost.errors import ConfigError, did_you_mean
 
 

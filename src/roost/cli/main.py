@@ -56,7 +56,7 @@ def _explain_unknown(wrong: str, options: Sequence[str]) -> str:
     """What was meant by an argument that the command does not take: often a field of the
     recipe."""
     # Here, not above: commands that need no recipe do not wait for its schema.
-    from roost.config.loading import settable_names
+    from roost.config.description import settable_names
 
     name = wrong.lstrip("-").partition("=")[0].replace("-", "_")
     fields = settable_names()

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any
 
 import tomli_w
-from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails, PydanticUndefined
+from pydantic import ValidationError
 
 from roost.config.checks import check
+from roost.config.problems import explain_all, listed
 from roost.config.schema import RunConfig, Section
 from roost.errors import ConfigError, did_you_mean
 
@@ -50,10 +49,10 @@ def build_config(mapping: Mapping[str, Any], where: str | None = None) -> RunCon
     try:
         config = RunConfig.model_validate(dict(mapping))
     except ValidationError as error:
-        raise ConfigError(_listed(_explain_all(error.errors()), where)) from None
+        raise ConfigError(listed(explain_all(error.errors()), where)) from None
     problems = list(check(config))
     if problems:
-        raise ConfigError(_listed(problems, where))
+        raise ConfigError(listed(problems, where))
     return config
 
 
@@ -165,185 +164,7 @@ def quickstart_mapping() -> dict[str, Any]:
     return read_recipe(quickstart_path())
 
 
-@dataclass(frozen=True, slots=True)
-class FieldInfo:
-    """One field of a recipe, for ``roost config``."""
-
-    name: str
-    """Dotted, as ``--set`` takes it. Fields of a list's items, which ``--set`` cannot reach, have
-    ``[]`` after the list's name: ``rewards.functions[].weight``."""
-    type: str
-    default: str
-    """As it would stand in a recipe; ``unset`` where the field may be left out."""
-    doc: str
-
-    @property
-    def dotted(self) -> str:
-        """The name without ``[]``."""
-        return self.name.replace("[]", "")
-
-
-def settable_names() -> list[str]:
-    """What ``--set`` can set."""
-    return [field.name for field in describe_fields() if "[]" not in field.name]
-
-
-def describe_fields() -> list[FieldInfo]:
-    """Every field, in the order of the schema; those of a list's items after their section's."""
-    return list(_describe(RunConfig, ""))
-
-
-def _describe(section: type[BaseModel], prefix: str) -> Iterator[FieldInfo]:
-    items: list[tuple[type[BaseModel], str]] = []
-    for name, field in section.model_fields.items():
-        inner = field.annotation
-        if isinstance(inner, type) and issubclass(inner, Section):
-            yield from _describe(inner, f"{prefix}{name}.")
-            continue
-        items += [(s, f"{prefix}{name}[].") for s in get_args(inner) if _is_section(s)]
-        default = field.get_default(call_default_factory=True)
-        yield FieldInfo(
-            name=f"{prefix}{name}",
-            type=_type_text(field.annotation),
-            default="required" if default is PydanticUndefined else _value_text(default),
-            doc=" ".join((field.description or "").split()),
-        )
-    for item, name in items:
-        yield from _describe(item, name)
-
-
-def _is_section(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, Section)
-
-
-def _value_text(value: Any) -> str:
-    if value is None:
-        return "unset"
-    if isinstance(value, list) and value and isinstance(value[0], BaseModel):
-        value = [getattr(item, item.main_field or "") for item in value]
-    if isinstance(value, list):
-        return f"[{', '.join(map(_value_text, value))}]"
-    return tomli_w.dumps({"v": value}).removeprefix("v = ").strip() if value != {} else "{}"
-
-
-def _type_text(annotation: Any) -> str:
-    if annotation is type(None):
-        return "unset"
-    arguments = get_args(annotation)
-    if not arguments:
-        return getattr(annotation, "__name__", str(annotation))
-    if all(isinstance(argument, str) for argument in arguments):
-        return " | ".join(f'"{argument}"' for argument in arguments)
-    inner = [_type_text(argument) for argument in arguments]
-    if get_origin(annotation) in (list, dict):
-        return f"{get_origin(annotation).__name__}[{', '.join(inner)}]"
-    return " | ".join(text for text in inner if text != "unset")
-
-
 def _section(name: str) -> type[Section] | None:
     field = RunConfig.model_fields.get(name)
     inner = field.annotation if field is not None else None
     return inner if isinstance(inner, type) and issubclass(inner, Section) else None
-
-
-def _explain_all(details: Sequence[ErrorDetails]) -> list[str]:
-    """Each problem once: pydantic reports one for each branch of a union."""
-    paths = [_path(detail) for detail in details]
-    problems: dict[tuple[int | str, ...], list[ErrorDetails]] = {}
-    for path, detail in zip(paths, details, strict=True):
-        # The branch that looked inside the value says more than the one that refused it whole.
-        if not any(len(p) > len(path) and p[: len(path)] == path for p in paths):
-            problems.setdefault(path, []).append(detail)
-    return [_explain(path, details) for path, details in problems.items()]
-
-
-def _path(detail: ErrorDetails) -> tuple[int | str, ...]:
-    return tuple(part for part in detail["loc"] if not _is_union_branch(part))
-
-
-def _explain(path: Sequence[int | str], details: Sequence[ErrorDetails]) -> str:
-    """One problem that pydantic found, in our words."""
-    name = ".".join(str(part) for part in path)
-    kind, value = details[0]["type"], details[0]["input"]
-    if kind == "extra_forbidden":
-        return _unknown_name(path)
-    if kind == "literal_error":
-        allowed = [part.strip("'") for part in _literal_options(details[0])]
-        return (
-            f"{name} = {value!r}: allowed are {', '.join(map(repr, allowed))}."
-            f"{_nearest_only(value, allowed)}"
-        )
-    if kind == "missing":
-        return f"{name}: is required"
-    if kind == "model_type":
-        first = next(iter(_fields_at(path)), "field")
-        return f"{name} = {value!r}: is a section; set its fields, such as {name}.{first}"
-    return f"{name} = {value!r}: should be {' or '.join(map(_wanted, details))}"
-
-
-def _unknown_name(path: Sequence[int | str]) -> str:
-    """A field or section that is not there, with the nearest, or the section it belongs to."""
-    wrong, name = str(path[-1]), ".".join(str(part) for part in path)
-    if len(path) > 1:
-        return f"{name}: no such field.{did_you_mean(wrong, _fields_at(path[:-1]))}"
-    homes = sorted(field for field in settable_names() if field.rpartition(".")[2] == wrong)
-    if homes:
-        return f"{name}: no such section. Did you mean {' or '.join(map(repr, homes))}?"
-    return f"{name}: no such section or field.{did_you_mean(wrong, RunConfig.model_fields)}"
-
-
-_KINDS = {
-    "int": "a whole number",
-    "float": "a number",
-    "bool": "true or false",
-    "string": "text in quotes",
-    "dict": "a table, such as { key = 1 }",
-}
-
-
-def _wanted(detail: ErrorDetails) -> str:
-    """What a value should be: pydantic's word, or a plainer one."""
-    kind, value = detail["type"], detail["input"]
-    if kind == "list_type":
-        example = f", such as [{value!r}]" if isinstance(value, str) else ""
-        return f"a list{example}"
-    stem, _, problem = kind.partition("_")
-    if stem in _KINDS and problem in ("type", "parsing", "from_float"):
-        return _KINDS[stem]
-    return detail["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
-
-
-def _is_union_branch(part: int | str) -> bool:
-    # pydantic names the branch of a union that it tried, such as "list[str]".
-    return isinstance(part, str) and ("[" in part or part in ("str", "int", "float", "bool"))
-
-
-def _literal_options(detail: ErrorDetails) -> list[str]:
-    expected = str(detail.get("ctx", {}).get("expected", ""))
-    return [part.strip() for part in expected.replace(" or ", ", ").split(",") if part.strip()]
-
-
-def _nearest_only(value: Any, allowed: Sequence[str]) -> str:
-    hint = did_you_mean(str(value), allowed)
-    return hint if "Did you mean" in hint else ""
-
-
-def _fields_at(path: Sequence[int | str]) -> list[str]:
-    section: Any = RunConfig
-    for part in path:
-        field = section.model_fields.get(part) if hasattr(section, "model_fields") else None
-        if field is None:
-            continue  # an index into a list
-        section = field.annotation
-        for argument in get_args(section):
-            if isinstance(argument, type) and issubclass(argument, BaseModel):
-                section = argument
-    return list(section.model_fields) if hasattr(section, "model_fields") else []
-
-
-def _listed(problems: Sequence[str], where: str | None) -> str:
-    place = f" in {where}" if where else ""
-    if len(problems) == 1:
-        return f"{problems[0]}{f' ({where})' if where else ''}"
-    lines = "\n".join(f"  - {problem}" for problem in problems)
-    return f"{len(problems)} problems{place}:\n{lines}"

@@ -1,1 +1,1 @@
-"""TODO"""
+"""What makes samples: one protocol, and an engine for each library that decodes."""

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
 
-from roost.planner.bands import around
 from roost.planner.book import Book
 from roost.planner.constants import Constants
-from roost.planner.decode import DecodeStep, decode_step, payload_seconds, peak_flops
+from roost.planner.decode import DecodeStep, peak_flops
 from roost.planner.engine_memory import (
-    BLOCK,
     EngineMemory,
-    engine_rollouts,
-    max_sequences,
     served_dtype,
     weight_bytes,
 )
+from roost.planner.generation import generation
 from roost.planner.links import Traffic
-from roost.planner.request import BYTES, Layout, Request
+from roost.planner.request import Layout, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,97 +45,19 @@ def seconds(
     constants: Constants,
 ) -> Seconds:
     """Plan the time of a step."""
-    generate, decode, passes, concurrent = _generate(request, layout, engine, book, constants)
+    generated = generation(request, layout, engine, book, constants)
     logprob = _logprob(request, layout, book, constants)
     train = _train(request, layout, links, book, constants)
     return Seconds(
-        generate,
+        generated.seconds,
         logprob,
         train,
         links.sync_s,
         _sleep_wake(request, layout, book, constants),
-        decode,
-        passes,
-        concurrent,
+        generated.step,
+        generated.passes,
+        generated.concurrent,
     )
-
-
-def _generate(
-    request: Request, layout: Layout, engine: EngineMemory, book: Book, constants: Constants
-) -> tuple[float, DecodeStep, int, int]:
-    work, shape = request.workload, request.model.shape
-    rollouts = engine_rollouts(request, layout)
-    passes = book.whole(
-        "rollout.passes_per_step",
-        ceil(rollouts / max(1, min(engine.resident, rollouts))),
-        "passes",
-        "ceil(rollouts of one engine / resident_rollouts)",
-        rollouts_of_one_engine=rollouts,
-        resident_rollouts=engine.resident,
-        replicas=layout.replicas,
-    )
-    # A rollout grows as it decodes, so on average half of its completion is in the cache.
-    average = work.mean_prompt + work.mean_completion / 2
-    width = BYTES[request.engine.cache_dtype]
-    one = shape.kv_elements(ceil(average / BLOCK) * BLOCK, layout.tensor_parallel) * width
-    fit = int(max(0, engine.cache) / layout.tensor_parallel // one)
-    concurrent = max(1, min(fit, max_sequences(request, layout), rollouts))
-    decode = decode_step(request, layout, constants, concurrent, average)
-    waves = max(1.0, rollouts / concurrent)
-    steps = max(float(work.completion_tokens), waves * work.mean_completion)
-    fixed = max(decode.weights, decode.arithmetic) + decode.launches + decode.allreduce
-    grown = rollouts * work.mean_completion * (decode.cache + decode.sequences) / concurrent
-    shared = work.prompts / layout.replicas * work.mean_prompt
-    peak = peak_flops(request.hardware.card)
-    flops = peak * constants.prefill_efficiency * layout.tensor_parallel
-    prefill = 2 * shape.multiplied_parameters * shared / flops
-    prefill += (
-        2 * shape.layers * payload_seconds(request, layout.tensor_parallel, shared, constants)
-    )
-    book.number(
-        "rollout.decode_step_s",
-        decode.total,
-        "s",
-        "max(weights, arithmetic) + cache + launches + all-reduce + sequences, of the concurrent "
-        "rollouts at half of their completion",
-        constants.source,
-        weights_s=decode.weights,
-        arithmetic_s=decode.arithmetic,
-        cache_s=decode.cache,
-        launches_s=decode.launches,
-        allreduce_s=decode.allreduce,
-        sequences_s=decode.sequences,
-    )
-    total = book.number(
-        "step.generate_s",
-        fixed * steps + grown + prefill,
-        "s",
-        "decode steps x (weights or arithmetic + launches + all-reduce) + rollouts x completion x "
-        "(cache + sampler) + prefill of each prompt once",
-        constants.source,
-        decode_steps=steps,
-        concurrent_rollouts=concurrent,
-        rollouts_of_one_engine=rollouts,
-        mean_context=average,
-        weights_s=decode.weights,
-        arithmetic_s=decode.arithmetic,
-        launches_s=decode.launches,
-        allreduce_s=decode.allreduce,
-        cache_s=decode.cache,
-        sampler_s=decode.sequences,
-        prefill_s=prefill,
-    )
-    for name, edge in zip(("low", "high"), around(total, constants.generate_spread), strict=True):
-        book.number(
-            f"step.generate_{name}_s",
-            edge,
-            "s",
-            "generate_s x exp(-+ 1.645 x spread): 90 % of runs are expected between low and high",
-            constants.source,
-            generate_s=total,
-            spread=constants.generate_spread,
-        )
-    return total, decode, passes, concurrent
 
 
 def _attention_flops(request: Request) -> float:

@@ -75,21 +75,13 @@ def prepare(
         RoostError: the first thing that is wrong, by name.
     """
     heap.set_up()
-    check_trackers(config.output.trackers)
-    device = loading.choose_device(config.model)
-    check_engine(config, device)
-    if training:
-        check_optimizer(config.train, device)
-    source = find_model(config.model)
-    model_config = loading.load_model_config(source)
-    skeleton = _check_model(config, source, model_config)
-    tokenizer = loading.load_tokenizer(source, config.model.tokenizer)
+    device = _check_machine(config, training)
+    model = _read_model(config)
     rewards = load_rewards(config.rewards, base_dir, functions=reward_functions or {})
-    context = loading.context_length(model_config)
     prompts = load_prompts(
         config,
-        tokenizer,
-        context_length=context,
+        model.tokenizer,
+        context_length=model.context_length,
         base_dir=base_dir,
         source=data,
         training=training,
@@ -97,30 +89,66 @@ def prepare(
     )
     everything = [*prompts.train, *prompts.held_out]
     check_columns(rewards, everything)
-    check_vocabulary(
-        skeleton,
-        [tokenizer.eos_token_id, *(max(prompt.token_ids) for prompt in everything)],
-        config.model.tokenizer or source.location,
-    )
-    shape = shape_from_config(model_config.to_dict())
+    _check_tokens(config, model, everything)
+    shape = shape_from_config(model.config.to_dict())
     dtype = loading.choose_dtype(config.model, shape.parameters)
     plan = _plan(config, shape, device, dtype, prompts)
     return Prepared(
         config=plan.resolve(config),
         base_dir=base_dir,
-        source=source,
-        model_config=model_config,
-        tokenizer=tokenizer,
+        source=model.source,
+        model_config=model.config,
+        tokenizer=model.tokenizer,
         device=device,
         dtype=dtype,
-        context_length=context,
+        context_length=model.context_length,
         prompts=prompts,
         rewards=rewards,
         shape=shape,
         plan=plan,
-        model_fingerprint=fingerprint(source),
+        model_fingerprint=fingerprint(model.source),
         data_fingerprint=fingerprint_prompts(everything),
     )
+
+
+def _check_machine(config: RunConfig, training: bool) -> torch.device:
+    """The device, which has what trackers, engine and optimizer need."""
+    check_trackers(config.output.trackers)
+    device = loading.choose_device(config.model)
+    check_engine(config, device)
+    if training:
+        check_optimizer(config.train, device)
+    return device
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """A model as far as its files tell, without weights."""
+
+    source: ModelSource
+    config: Any
+    skeleton: nn.Module
+    tokenizer: Any
+    context_length: int
+
+
+def _read_model(config: RunConfig) -> _Model:
+    source = find_model(config.model)
+    model_config = loading.load_model_config(source)
+    return _Model(
+        source=source,
+        config=model_config,
+        skeleton=_check_model(config, source, model_config),
+        tokenizer=loading.load_tokenizer(source, config.model.tokenizer),
+        context_length=loading.context_length(model_config),
+    )
+
+
+def _check_tokens(config: RunConfig, model: _Model, prompts: Sequence[Prompt]) -> None:
+    """Every token that the tokenizer made has an embedding."""
+    largest = [max(prompt.token_ids) for prompt in prompts]
+    tokenizer = config.model.tokenizer or model.source.location
+    check_vocabulary(model.skeleton, [model.tokenizer.eos_token_id, *largest], tokenizer)
 
 
 def _plan(

@@ -7,18 +7,19 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from roost.engines.protocol import SampleKey, SamplingParams
+from roost.engines.base import BaseEngine, Call, completion_text
+from roost.engines.protocol import SampleKey
 from roost.engines.vllm.port import Finished, Port, Request
 from roost.engines.vllm.state import State, StateMachine
 from roost.engines.vllm.weights import CPU_PROOF_BYTES, AdapterWeights, FullWeights
 from roost.errors import EngineError
 from roost.model.policy import Policy
-from roost.samples import FinishReason, Prompt, Sample, TokenSource
+from roost.samples import FinishReason, Sample, TokenSource
 from roost.sync.proof import Proof, check_probe, check_version
 from roost.sync.trainer_side import score
 
 
-class VllmEngine:
+class VllmEngine(BaseEngine):
     """Implements ``roost.engines.protocol.Engine``.
 
     Invariant: nothing is sampled with weights that were not proven to be the policy's. ``sync``
@@ -107,37 +108,24 @@ class VllmEngine:
             "sync/probe_difference": difference,
         }
 
-    def generate(
-        self,
-        prompts: Sequence[Prompt],
-        generations: int,
-        sampling: SamplingParams,
-        *,
-        seed: int,
-        step: int,
-    ) -> Iterator[Sample]:
-        """See ``Engine``.
+    def _generate(self, call: Call) -> Iterator[Sample]:
+        """See ``BaseEngine``.
 
         Raises:
             EngineError: its weights are not the policy's: ``sync`` was not called.
         """
-        if not prompts or generations < 1:
-            return
         self._machine.check("generate")
         check_version(self.policy.version, self._port.version())
-        owners = [(prompt, index) for prompt in prompts for index in range(generations)]
-        requests = [
-            Request(prompt.token_ids, stream_seed(SampleKey(seed, step, prompt.id, index)))
-            for prompt, index in owners
-        ]
+        owners = list(call.samples())
+        requests = [Request(prompt.token_ids, stream_seed(key)) for prompt, key in owners]
         self._machine.take("generate")
-        waiting: dict[str, tuple[Prompt, int]] = {}
+        waiting: dict[str, SampleKey] = {}
         try:
-            ids = self._port.submit(requests, sampling)
-            waiting.update(zip(ids, owners, strict=True))
+            ids = self._port.submit(requests, call.sampling)
+            waiting.update(zip(ids, (key for _, key in owners), strict=True))
             while waiting:
                 for finished in self._port.step():
-                    yield self._sample(finished, *waiting.pop(finished.request_id))
+                    yield self._sample(finished, waiting.pop(finished.request_id))
         finally:
             if waiting:
                 self._port.abort(list(waiting))
@@ -175,31 +163,23 @@ class VllmEngine:
             self._machine.take("outdate")
             raise
 
-    def _sample(self, finished: Finished, prompt: Prompt, index: int) -> Sample:
+    def _sample(self, finished: Finished, key: SampleKey) -> Sample:
         version = str(self.policy.version)
         stale = sorted(set(finished.versions) - {version})
         if stale:
             check_version(self.policy.version, stale[0])
         tokens = len(finished.token_ids)
         return Sample(
-            prompt_id=prompt.id,
-            index=index,
+            prompt_id=key.prompt_id,
+            index=key.index,
             token_ids=finished.token_ids,
             logprobs=finished.logprobs,
             kept_mass_logs=[0.0] * tokens,
             finish_reason=FinishReason.STOP if finished.stopped else FinishReason.LENGTH,
             policy_versions=[self.policy.version] * tokens,
             sources=[TokenSource.MODEL] * tokens,
-            text=self._text(finished.token_ids),
+            text=completion_text(self.tokenizer, finished.token_ids),
         )
-
-    def _text(self, token_ids: list[int]) -> str:
-        if self.tokenizer is None:
-            return ""
-        text: str = self.tokenizer.decode(
-            token_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
-        )
-        return text
 
 
 def stream_seed(key: SampleKey) -> int:
