@@ -137,7 +137,9 @@ class VllmEngine:
             waiting.update(zip(ids, owners, strict=True))
             while waiting:
                 for finished in self._port.step():
-                    yield self._sample(finished, *waiting.pop(finished.request_id))
+                    prompt, index = waiting.pop(finished.request_id)
+                    version, tokenizer = self.policy.version, self.tokenizer
+                    yield as_sample(finished, prompt, index, version=version, tokenizer=tokenizer)
         finally:
             if waiting:
                 self._port.abort(list(waiting))
@@ -175,31 +177,46 @@ class VllmEngine:
             self._machine.take("outdate")
             raise
 
-    def _sample(self, finished: Finished, prompt: Prompt, index: int) -> Sample:
-        version = str(self.policy.version)
-        stale = sorted(set(finished.versions) - {version})
-        if stale:
-            check_version(self.policy.version, stale[0])
-        tokens = len(finished.token_ids)
-        return Sample(
-            prompt_id=prompt.id,
-            index=index,
-            token_ids=finished.token_ids,
-            logprobs=finished.logprobs,
-            kept_mass_logs=[0.0] * tokens,
-            finish_reason=FinishReason.STOP if finished.stopped else FinishReason.LENGTH,
-            policy_versions=[self.policy.version] * tokens,
-            sources=[TokenSource.MODEL] * tokens,
-            text=self._text(finished.token_ids),
-        )
 
-    def _text(self, token_ids: list[int]) -> str:
-        if self.tokenizer is None:
-            return ""
-        text: str = self.tokenizer.decode(
-            token_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
-        )
-        return text
+def as_sample(
+    finished: Finished, prompt: Prompt, index: int, *, version: int, tokenizer: Any
+) -> Sample:
+    """A completion as a sample.
+
+    Args:
+        finished: What the engine made.
+        prompt: Of which prompt.
+        index: Which of its completions.
+        version: The policy's, which must have sampled each token.
+        tokenizer: Decodes it; None leaves the text empty.
+
+    Raises:
+        EngineError: a token is of another version.
+    """
+    stale = sorted(set(finished.versions) - {str(version)})
+    if stale:
+        check_version(version, stale[0])
+    tokens = len(finished.token_ids)
+    return Sample(
+        prompt_id=prompt.id,
+        index=index,
+        token_ids=finished.token_ids,
+        logprobs=finished.logprobs,
+        kept_mass_logs=[0.0] * tokens,
+        finish_reason=FinishReason.STOP if finished.stopped else FinishReason.LENGTH,
+        policy_versions=[version] * tokens,
+        sources=[TokenSource.MODEL] * tokens,
+        text=_text(tokenizer, finished.token_ids),
+    )
+
+
+def _text(tokenizer: Any, token_ids: list[int]) -> str:
+    if tokenizer is None:
+        return ""
+    text: str = tokenizer.decode(
+        token_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
+    )
+    return text
 
 
 def stream_seed(key: SampleKey) -> int:
