@@ -139,7 +139,7 @@ class ServerEngine:
         """
         if not prompts or generations < 1:
             return
-        check_version(self.policy.version, str(self._version))
+        check_version(self.policy.version, "none" if self._version is None else str(self._version))
         jobs = [
             Job(p, i, Request(p.token_ids, stream_seed(SampleKey(seed, step, p.id, i))))
             for p in prompts
