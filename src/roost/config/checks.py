@@ -60,7 +60,9 @@ def _check_engine(config: RunConfig) -> Iterator[str]:
                 f"rollout.sleep = {rollout.sleep}: is of rollout.engine = 'vllm'; the embedded "
                 "engine holds no weights that could sleep. Leave it out"
             )
+        yield from _check_servers(config)
         return
+    yield from _check_servers(config)
     off = {"top_p": 1.0, "top_k": 0, "min_p": 0.0}
     for name, neutral in off.items():
         value = getattr(rollout, name)
@@ -73,6 +75,33 @@ def _check_engine(config: RunConfig) -> Iterator[str]:
     if rollout.sleep == 2 and config.train.method == "lora":
         yield (
             "rollout.sleep = 2: drops the base weights, which LoRA never sends again; use 1, or "
+            "leave it out"
+        )
+
+
+def _check_servers(config: RunConfig) -> Iterator[str]:
+    rollout = config.rollout
+    serving = rollout.engine == "vllm" and rollout.mode == "server"
+    if not serving:
+        if rollout.mode == "server":
+            yield "rollout.mode = 'server': is of rollout.engine = 'vllm'; set that too"
+        for name in ("servers", "launch", "token_file"):
+            value = getattr(rollout, name)
+            if value:
+                yield (
+                    f"rollout.{name} = {value!r}: is of rollout.engine = 'vllm' with rollout.mode "
+                    "= 'server'; set both, or leave it out"
+                )
+        return
+    if rollout.launch == bool(rollout.servers):
+        both = "both are given" if rollout.launch else "neither is given"
+        yield (
+            f"rollout.mode = 'server': {both}; name running servers with rollout.servers, or set "
+            "rollout.launch = true to have them started"
+        )
+    if rollout.sleep:
+        yield (
+            f"rollout.sleep = {rollout.sleep}: a server does not sleep, it has cards of its own; "
             "leave it out"
         )
 

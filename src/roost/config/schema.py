@@ -154,8 +154,22 @@ class RolloutConfig(Section):
     engine: Literal["embedded", "vllm"] = "embedded"
     """`embedded` decodes on the policy's own module: one copy of the weights, nothing to sync.
     `vllm` has a copy of its own, synced and proven equal before it samples; it needs vLLM."""
-    mode: Literal["colocate"] = "colocate"
-    """Where `vllm` runs: `colocate` is in the trainer's process, on the same device."""
+    mode: Literal["colocate", "server"] = "colocate"
+    """Where `vllm` runs: `colocate` is in the trainer's process, on the same device; `server` is
+    in processes of its own, which `servers` names or `launch` starts."""
+    servers: list[str] = Field(default_factory=list)
+    """Servers started with `roost serve`: `http://HOST:PORT`, or the file that its
+    `--address-file` wrote. They share the load, the fastest does the most."""
+    launch: bool = False
+    """Start servers for this run, start one again when it dies, and stop them at the end."""
+    replicas: int = Field(1, ge=1)
+    """Servers that `launch` starts; on GPUs each has a card of its own."""
+    token_file: str | None = None
+    """A file with the secret that servers given as `http://HOST:PORT` ask for; an address file
+    names its own."""
+    patience_s: float = Field(300.0, gt=0)
+    """Seconds that a run goes on without any server, or without a finished sample, before it
+    stops."""
     sleep: int | None = Field(None, ge=0, le=2)
     """What `vllm` does on a GPU while the trainer trains: 0 stays awake, 1 moves its weights to
     host memory and drops its cache, 2 drops both (full training only). By default 0 where all

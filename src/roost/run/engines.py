@@ -15,6 +15,7 @@ from roost.engines.vllm import check_version, installed_version
 from roost.engines.vllm.port import LORA_RANKS, VllmSettings, slot_rank
 from roost.errors import ConfigError
 from roost.model.policy import Policy
+from roost.run.servers import build_servers
 from roost.samples import Prompt
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ def check_engine(config: RunConfig, device: torch.device) -> None:
 def build_engine(prepared: Prepared, policy: Policy) -> Engine:
     """The rollout engine that the configuration names."""
     if prepared.config.rollout.engine == "vllm":
+        if prepared.config.rollout.mode == "server":
+            return build_servers(prepared, policy, vllm_settings(prepared))
         return _build_vllm(prepared, policy)
     return EmbeddedEngine(
         policy,

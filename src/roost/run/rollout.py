@@ -24,6 +24,9 @@ def generate(
 ) -> list[Group]:
     """All samples of the prompts, grouped in the prompts' order; scoring has begun.
 
+    A group has fewer samples where an engine could not make all, and is left out where it made
+    none.
+
     Args:
         engine: Makes the samples.
         pool: Receives each sample as it finishes.
@@ -51,7 +54,8 @@ def generate(
         raise
     for group in groups.values():
         group.samples.sort(key=lambda sample: sample.index)
-    return list(groups.values())
+    # A prompt whose requests a server refused, all of them, has nothing to train on.
+    return [group for group in groups.values() if group.samples]
 
 
 def finish_scoring(pool: RewardPool, groups: Sequence[Group]) -> list[Scored]:

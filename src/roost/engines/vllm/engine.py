@@ -125,7 +125,9 @@ class VllmEngine(BaseEngine):
             waiting.update(zip(ids, (key for _, key in owners), strict=True))
             while waiting:
                 for finished in self._port.step():
-                    yield self._sample(finished, waiting.pop(finished.request_id))
+                    key = waiting.pop(finished.request_id)
+                    version, tokenizer = self.policy.version, self.tokenizer
+                    yield as_sample(finished, key, version=version, tokenizer=tokenizer)
         finally:
             if waiting:
                 self._port.abort(list(waiting))
@@ -163,23 +165,34 @@ class VllmEngine(BaseEngine):
             self._machine.take("outdate")
             raise
 
-    def _sample(self, finished: Finished, key: SampleKey) -> Sample:
-        version = str(self.policy.version)
-        stale = sorted(set(finished.versions) - {version})
-        if stale:
-            check_version(self.policy.version, stale[0])
-        tokens = len(finished.token_ids)
-        return Sample(
-            prompt_id=key.prompt_id,
-            index=key.index,
-            token_ids=finished.token_ids,
-            logprobs=finished.logprobs,
-            kept_mass_logs=[0.0] * tokens,
-            finish_reason=FinishReason.STOP if finished.stopped else FinishReason.LENGTH,
-            policy_versions=[self.policy.version] * tokens,
-            sources=[TokenSource.MODEL] * tokens,
-            text=completion_text(self.tokenizer, finished.token_ids),
-        )
+
+def as_sample(finished: Finished, key: SampleKey, *, version: int, tokenizer: Any) -> Sample:
+    """A completion as a sample.
+
+    Args:
+        finished: What the engine made.
+        key: Of which prompt, and which of its completions.
+        version: The policy's, which must have sampled each token.
+        tokenizer: Decodes it; None leaves the text empty.
+
+    Raises:
+        EngineError: a token is of another version.
+    """
+    stale = sorted(set(finished.versions) - {str(version)})
+    if stale:
+        check_version(version, stale[0])
+    tokens = len(finished.token_ids)
+    return Sample(
+        prompt_id=key.prompt_id,
+        index=key.index,
+        token_ids=finished.token_ids,
+        logprobs=finished.logprobs,
+        kept_mass_logs=[0.0] * tokens,
+        finish_reason=FinishReason.STOP if finished.stopped else FinishReason.LENGTH,
+        policy_versions=[version] * tokens,
+        sources=[TokenSource.MODEL] * tokens,
+        text=completion_text(tokenizer, finished.token_ids),
+    )
 
 
 def stream_seed(key: SampleKey) -> int:

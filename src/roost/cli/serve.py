@@ -1,0 +1,156 @@
+"""``roost serve``: vLLM in processes of its own, for ``rollout.mode = "server"``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import secrets
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from roost.errors import ConfigError
+
+if TYPE_CHECKING:
+    from roost.engines.vllm.port import VllmSettings
+    from roost.engines.vllm.server.addresses import Address
+
+
+def add_parser(subparsers: Any) -> None:
+    """Declare the command."""
+    parser = subparsers.add_parser(
+        "serve",
+        help="serve a model with vLLM to a trainer",
+        description="Start vLLM servers that `roost train` samples from (rollout.mode = 'server').",
+    )
+    parser.add_argument("model", metavar="MODEL", help="a folder, a hub id, or `tiny`")
+    parser.add_argument("--replicas", metavar="M", type=int, default=1, help="servers (default 1)")
+    parser.add_argument("--revision", help="branch, tag or commit of a hub id")
+    parser.add_argument("--dtype", choices=("auto", "bfloat16", "float32"), default="auto")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument(
+        "--max-tokens", metavar="N", type=int, default=4096, help="of prompt and completion"
+    )
+    parser.add_argument(
+        "--max-sequences", metavar="N", type=int, default=64, help="decoded at once"
+    )
+    parser.add_argument(
+        "--cache-bytes", metavar="N", type=int, default=2**30, help="key-value cache of a server"
+    )
+    parser.add_argument("--lora-rank", metavar="N", type=int, help="of train.method = 'lora'")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
+    parser.add_argument("--port", type=int, default=0, help="by default any that is free")
+    parser.add_argument("--token-file", metavar="FILE", help="holds the secret that callers send")
+    parser.add_argument(
+        "--address-file", metavar="FILE", type=Path, help="write addresses here once ready"
+    )
+    for hidden in ("--own-token", "--until-stdin-ends"):
+        parser.add_argument(hidden, action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--settings", help=argparse.SUPPRESS)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until a signal."""
+    # Here, not above: `roost --help` must not wait for torch.
+    from roost.engines.vllm import check_version, installed_version
+    from roost.engines.vllm.server.addresses import read_token, write_addresses
+    from roost.engines.vllm.server.http import check_host
+    from roost.engines.vllm.server.main import serve
+
+    _check(args)
+    token = read_token(args.token_file)
+    if args.own_token and token is None:
+        token = secrets.token_urlsafe(32)
+    check_host(args.host, token)
+    check_version(installed_version())
+
+    def ready(addresses: list[Address]) -> None:
+        if args.address_file is not None:
+            write_addresses(args.address_file, addresses)
+        # Without the token: what is printed ends in logs.
+        print(json.dumps({"servers": [address.url for address in addresses]}), flush=True)
+
+    settings = _settings(args)
+    if args.replicas == 1:
+        serve(
+            settings,
+            host=args.host,
+            port=args.port,
+            token=token,
+            on_ready=lambda address: ready([address]),
+            until_stdin_ends=args.until_stdin_ends,
+        )
+    else:
+        _serve_several(args, settings, ready)
+    return 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    for name in ("replicas", "max_tokens", "max_sequences", "cache_bytes"):
+        value = getattr(args, name)
+        if value < 1:
+            raise ConfigError(f"--{name.replace('_', '-')} {value}: should be 1 or more.")
+    if not 0 <= args.port <= 65535:
+        raise ConfigError(f"--port {args.port}: should be from 0 (any that is free) to 65535.")
+    if args.replicas > 1 and args.port:
+        raise ConfigError(
+            f"--port {args.port}: is one port, and --replicas {args.replicas} need one each; leave "
+            "it out, and give --address-file FILE to the servers and rollout.servers = ['FILE']."
+        )
+
+
+def _settings(args: argparse.Namespace) -> VllmSettings:
+    import torch
+
+    from roost.config import ModelConfig
+    from roost.engines.vllm.port import LORA_RANKS, VllmSettings, slot_rank
+    from roost.model.loading import choose_device, choose_dtype, load_model_config
+    from roost.model.source import find_model
+    from roost.planner.model_config import shape_from_config
+
+    if args.settings is not None:
+        given = json.loads(args.settings)
+        return VllmSettings(**given | {"dtype": getattr(torch, given["dtype"])})
+    if args.lora_rank is not None and (args.lora_rank < 1 or slot_rank(args.lora_rank) is None):
+        raise ConfigError(f"--lora-rank {args.lora_rank}: should be from 1 to {LORA_RANKS[-1]}.")
+    model = ModelConfig(
+        path=args.model, revision=args.revision, dtype=args.dtype, device=args.device
+    )
+    source = find_model(model)
+    shape = shape_from_config(load_model_config(source).to_dict())
+    return VllmSettings(
+        model=source.location,
+        dtype=choose_dtype(model, shape.parameters),
+        device=choose_device(model).type,
+        cache_bytes=args.cache_bytes,
+        max_tokens=args.max_tokens,
+        max_sequences=args.max_sequences,
+        seed=0,
+        lora_rank=args.lora_rank,
+        revision=source.revision,
+        tokenizer=source.location,
+    )
+
+
+def _serve_several(args: argparse.Namespace, settings: VllmSettings, ready: Any) -> None:
+    """A process for each replica; the first that ends, ends all."""
+    from roost.engines.vllm.server.process import ServerProcess
+    from roost.errors import EngineError
+
+    options = ["--host", args.host]
+    if args.token_file is not None:
+        options += ["--token-file", args.token_file]
+    cards = range(args.replicas) if settings.device == "cuda" else [None] * args.replicas
+    children = [ServerProcess(settings, options, card) for card in cards]
+    try:
+        ready([child.wait() for child in children])
+        while all(child.alive for child in children):
+            time.sleep(0.2)
+        lost = next(child for child in children if not child.alive)
+        raise EngineError(f"a server (pid {lost.pid}) ended:\n{lost.last_lines()}")
+    except KeyboardInterrupt:
+        print("stopping", file=sys.stderr)
+    finally:
+        for child in children:
+            child.close()

@@ -1,0 +1,63 @@
+"""The serving process, from its settings to its end."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+
+from roost.engines.vllm.port import VllmSettings
+from roost.engines.vllm.server.addresses import Address
+from roost.engines.vllm.server.http import Server, check_host
+from roost.engines.vllm.server.service import Service
+
+
+def serve(
+    settings: VllmSettings,
+    *,
+    host: str,
+    port: int,
+    token: str | None,
+    on_ready: Callable[[Address], None],
+    until_stdin_ends: bool = False,
+) -> None:
+    """Load the model and serve until a signal, or until standard input ends.
+
+    Args:
+        settings: Of the engine.
+        host: Address to listen on.
+        port: 0 takes any that is free.
+        token: The secret that callers must know; needed unless ``host`` is loopback.
+        on_ready: Told the address once calls are answered.
+        until_stdin_ends: Also end with the process at the other end of standard input, however
+            that one ends.
+
+    Raises:
+        ConfigError: it would listen to a network without a token.
+    """
+    check_host(host, token)
+    # Importing the adapter imports vLLM.
+    from roost.engines.vllm.adapter import VllmAdapter
+
+    service = Service(VllmAdapter(settings), settings)
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        service.stop()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, on_signal)
+    with Server(service, host, port, token) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        if until_stdin_ends:
+            threading.Thread(target=_stop_with_stdin, args=(service,), daemon=True).start()
+        on_ready(Address(server.url, token))
+        service.run()
+        server.shutdown()
+
+
+def _stop_with_stdin(service: Service) -> None:
+    while sys.stdin.buffer.read(1):
+        pass
+    service.stop()

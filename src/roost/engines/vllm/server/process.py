@@ -1,0 +1,109 @@
+"""A server as a child process: started, waited for, noticed when it dies, and ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from roost.engines.vllm.port import VllmSettings
+from roost.engines.vllm.server.addresses import Address, read_addresses
+from roost.errors import EngineError
+
+START_S = 600.0
+"""Seconds that a server may take to load a model."""
+_STOP_S = 10.0
+_LOG_LINES = 15
+
+
+class ServerProcess:
+    """One ``roost serve`` of our own, which ends when this process does.
+
+    Args:
+        settings: Of its engine.
+        options: Further arguments of ``roost serve``.
+        card: The GPU it runs on; None leaves that to CUDA.
+    """
+
+    def __init__(
+        self, settings: VllmSettings, options: Sequence[str] = (), card: int | None = None
+    ) -> None:
+        # A folder that only its owner can enter: the address file holds the token.
+        self.folder = Path(tempfile.mkdtemp(prefix="roost-serve-"))
+        self._file = self.folder / "address.json"
+        self._log = self.folder / "log.txt"
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "roost", "serve", settings.model),
+                    *("--settings", json.dumps(settings_out(settings))),
+                    *("--address-file", str(self._file), "--own-token", "--until-stdin-ends"),
+                    *options,
+                ],
+                stdin=subprocess.PIPE,
+                env=os.environ | ({} if card is None else {"CUDA_VISIBLE_DEVICES": str(card)}),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still runs."""
+        return self._process.poll() is None
+
+    def wait(self, deadline_s: float = START_S) -> Address:
+        """Its address, once it answers.
+
+        Raises:
+            EngineError: it ended before, or took too long; its last lines are shown.
+        """
+        end = time.monotonic() + deadline_s
+        while time.monotonic() < end:
+            if self._file.exists():
+                return read_addresses(str(self._file))[0]
+            if not self.alive:
+                code = self._process.returncode
+                raise EngineError(f"the vLLM server ended with code {code}:\n{self.last_lines()}")
+            time.sleep(0.05)
+        raise EngineError(
+            f"the vLLM server (pid {self.pid}) was not ready after {deadline_s:.0f} s:\n"
+            f"{self.last_lines()}"
+        )
+
+    def last_lines(self) -> str:
+        """The end of what it has printed."""
+        lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
+        return "\n".join(f"  {line}" for line in lines[-_LOG_LINES:])
+
+    def close(self) -> None:
+        """End it: asked first, then killed."""
+        if self._process.stdin is not None and not self._process.stdin.closed:
+            self._process.stdin.close()
+        try:
+            self._process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._process.kill()
+        self.close()
+
+
+def settings_out(settings: VllmSettings) -> dict[str, object]:
+    """Settings as JSON."""
+    return asdict(settings) | {"dtype": str(settings.dtype).removeprefix("torch.")}

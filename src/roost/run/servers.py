@@ -1,0 +1,87 @@
+"""The servers of a run with ``rollout.mode = "server"``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from roost.engines.vllm.client import RemotePort
+from roost.engines.vllm.engine import VllmEngine
+from roost.engines.vllm.fleet import ServerEngine
+from roost.engines.vllm.member import Member
+from roost.engines.vllm.places import KnownPlace, LaunchedPlace, Place
+from roost.engines.vllm.port import VllmSettings
+from roost.engines.vllm.server.addresses import read_addresses, read_token
+from roost.errors import EngineError
+from roost.model.policy import Policy
+
+if TYPE_CHECKING:
+    from roost.run.prepare import Prepared
+
+
+def build_servers(prepared: Prepared, policy: Policy, settings: VllmSettings) -> ServerEngine:
+    """Connect to the servers that the configuration names, or start them.
+
+    Args:
+        prepared: The run.
+        policy: The model that is trained.
+        settings: What a server of its own is started with; others must not be smaller.
+
+    Raises:
+        EngineError: one is not there, or does not fit the run.
+        ConfigError: an entry of ``rollout.servers`` names none.
+    """
+    from roost.run.engines import probe_tokens
+
+    prompts = [*prepared.prompts.train, *prepared.prompts.held_out]
+    probe = probe_tokens(prompts, settings.max_tokens - 1)
+
+    def make_engine(port: RemotePort) -> VllmEngine:
+        _check_fits(port, settings)
+        return VllmEngine(policy, None, port, probe=probe, cache_bytes=port.cache_bytes)
+
+    members = [Member(place, make_engine) for place in _places(prepared, settings)]
+    patience = prepared.config.rollout.patience_s
+    return ServerEngine(policy, prepared.tokenizer, members, patience_s=patience)
+
+
+def _places(prepared: Prepared, settings: VllmSettings) -> Iterator[Place]:
+    rollout = prepared.config.rollout
+    if rollout.launch:
+        for number in range(rollout.replicas):
+            yield LaunchedPlace(settings, _card(number, settings.device))
+        return
+    base = prepared.base_dir
+    token = read_token(None if rollout.token_file is None else str(base / rollout.token_file))
+    for entry in rollout.servers:
+        if "://" not in entry:
+            entry = str(base / Path(entry))
+        for index in range(len(read_addresses(entry, token))):
+            yield KnownPlace(entry, index, token)
+
+
+def _card(number: int, device: str) -> int | None:
+    """The trainer has card 0; where there is no other, both share it."""
+    if device != "cuda":
+        return None
+    others = torch.cuda.device_count() - 1
+    return 1 + number % others if others else 0
+
+
+def _check_fits(port: RemotePort, settings: VllmSettings) -> None:
+    if port.max_tokens < settings.max_tokens:
+        raise EngineError(
+            f"{port} takes sequences of {port.max_tokens} tokens, this run has some of "
+            f"{settings.max_tokens}: start it with --max-tokens {settings.max_tokens}, or lower "
+            "rollout.max_completion_tokens."
+        )
+    if port.lora_rank != settings.lora_rank:
+        wanted = settings.lora_rank
+        how = f"with --lora-rank {wanted}" if wanted else "without --lora-rank"
+        raise EngineError(
+            f"{port} was started for adapters of rank {port.lora_rank}, this run trains "
+            f"{f'one of rank {wanted}' if wanted else 'all weights'}: start it {how}."
+        )
