@@ -34,7 +34,8 @@ def check_engine(config: RunConfig, device: torch.device) -> None:
     """
     if config.rollout.engine == "embedded":
         return
-    check_version(installed_version())
+    if config.rollout.mode == "colocate" or config.rollout.launch:
+        check_version(installed_version())
     if config.rollout.sleep and device.type != "cuda":
         raise ConfigError(
             f"rollout.sleep = {config.rollout.sleep}: vLLM sleeps only on a GPU, and this run is "

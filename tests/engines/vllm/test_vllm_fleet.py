@@ -256,6 +256,7 @@ def test_a_server_that_hangs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(port, "start_update", lambda: time.sleep(1.0))
         with pytest.raises(ServerGone, match=r"vLLM server http://.*start_update.*in time"):
             remote.start_update()
+        remote.close()
     finally:
         served.close()
 

@@ -55,5 +55,35 @@ CASES = [
         "lora.rank = 600: vLLM takes adapters of rank 512 at most",
     ),
     case("vllm-misspelt", vllm(SUPPORTED, "rollout.engine=vlm"), "Did you mean 'vllm'?"),
+    case(
+        "servers-of-the-embedded-engine",
+        lambda desk: desk.set("rollout.launch=true"),
+        "rollout.launch = True: is of rollout.engine = 'vllm' with rollout.mode = 'server'",
+    ),
+    case(
+        "server-mode-of-the-embedded-engine",
+        lambda desk: desk.set("rollout.mode=server"),
+        "rollout.mode = 'server': is of rollout.engine = 'vllm'; set that too",
+    ),
+    case(
+        "no-servers",
+        vllm(SUPPORTED, "rollout.mode=server"),
+        "neither is given; name running servers with rollout.servers",
+    ),
+    case(
+        "servers-and-launch",
+        vllm(
+            SUPPORTED,
+            "rollout.mode=server",
+            "rollout.launch=true",
+            'rollout.servers=["http://a:1"]',
+        ),
+        "both are given",
+    ),
+    case(
+        "server-that-sleeps",
+        vllm(SUPPORTED, "rollout.mode=server", "rollout.launch=true", "rollout.sleep=1"),
+        "rollout.sleep = 1: a server does not sleep",
+    ),
     case("vllm-mode", vllm(SUPPORTED, "rollout.mode=sever"), "rollout.mode = 'sever'", "colocate"),
 ]

@@ -52,7 +52,11 @@ class RemotePort:
         self._connection = http.client.HTTPConnection(
             parts.hostname or "", parts.port, timeout=CONNECT_S
         )
-        about = self._call("attach")
+        try:
+            about = self._call("attach")
+        except EngineError:
+            self._connection.close()
+            raise
         self._tensors = wire.infos_in(about["tensors"])
         self._fused: dict[str, list[str]] = about["fused"]
         self._folder = _shared(Path(about["folder"]))

@@ -62,7 +62,11 @@ class Member:
         error, self._error = self._error, None
         if error is not None:
             raise error
-        self.engine = self._make_engine(self.port)
+        try:
+            self.engine = self._make_engine(self.port)
+        except EngineError:
+            self._leave()
+            raise
         return True
 
     def sync(self) -> dict[str, float]:
@@ -94,6 +98,8 @@ class Member:
     def _leave(self) -> None:
         if self.engine is not None:
             self.engine.close()
+        if self._port is not None:
+            self._port.close()
         self.engine = self._port = None
 
     def _connect(self) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+import roost
 from roost.engines.vllm.port import VllmSettings
 from roost.engines.vllm.server.addresses import Address, read_addresses
 from roost.errors import EngineError
@@ -48,7 +49,7 @@ class ServerProcess:
                     *options,
                 ],
                 stdin=subprocess.PIPE,
-                env=os.environ | ({} if card is None else {"CUDA_VISIBLE_DEVICES": str(card)}),
+                env=_environment(card),
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
@@ -102,6 +103,15 @@ class ServerProcess:
         """End it at once."""
         self._process.kill()
         self.close()
+
+
+def _environment(card: int | None) -> dict[str, str]:
+    # The child runs the same Roost, wherever this one was imported from.
+    paths = [str(Path(roost.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in paths if path)}
+    if card is not None:
+        environment["CUDA_VISIBLE_DEVICES"] = str(card)
+    return environment
 
 
 def settings_out(settings: VllmSettings) -> dict[str, object]:
