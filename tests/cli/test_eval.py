@@ -155,3 +155,20 @@ def test_the_tiny_model_alone_is_on_the_quickstarts_task_one_field_changed_or_no
     assert changed.rollout == plain.rollout.model_copy(update={"temperature": 0.5})
     assert changed.eval == plain.eval.model_copy(update={"prompts": 3})
     assert config("model.dtype=bfloat16").model.dtype == "bfloat16"
+
+
+def test_files_named_with_the_command_are_those_of_the_working_directory(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever lies under the same name beside the run's recipe."""
+    run_folder = desk.root / desk.run()
+    here = desk.root / "elsewhere"
+    desk.rows(desk.problems(3), "elsewhere/mine.jsonl")
+    desk.write("elsewhere/mine.py", "def full(completions): return [1.0 for _ in completions]\n")
+    desk.rows(desk.problems(9), "mine.jsonl")
+    desk.write("mine.py", "def full(completions): return [0.0 for _ in completions]\n")
+    desk.change_json("run/environment.json", {"base_dir": str(desk.root)})
+    monkeypatch.chdir(here)
+    given = ["--data", "mine.jsonl", "--reward", "mine.py:full", "--set", "data.options={}"]
+    result = succeed("eval", run_folder, *given, "--prompts", "9", "--json").json
+    assert (result["prompts"], result["reward"]) == (3, 1.0)

@@ -148,3 +148,13 @@ def test_a_recipe_finds_the_files_beside_it(desk: Desk) -> None:
     recipe = desk.recipe({"data": "data.jsonl", "rewards": ["mine.py:own"]}, "recipes/r.toml")
     said = succeed("train", recipe, "--dry-run")
     assert "rewards own" in said.error
+
+
+def test_force_starts_what_the_plan_refuses(desk: Desk) -> None:
+    # More than there is, on paper: what the engine takes is bounded by what it can use.
+    refused = desk.train(rollout={"cache_bytes": 10**15}, train={"steps": 1})
+    said = run(*refused)
+    assert said.code == 2
+    assert "the run does not fit" in said.error
+    assert not (desk.root / "run").exists()
+    assert succeed(*refused, "--force").json["finished"] is True

@@ -248,3 +248,64 @@ def test_each_kind_of_failure_is_said_once(pool: RewardPool) -> None:
     again = report.add(score(pool, "raise", "fine"))
     assert again.messages == []
     assert again.metrics() == {"rewards/unscored": 1, "rewards/misbehave/failed": 1}
+
+
+UNRULY = """
+import os, subprocess, sys, time
+
+class Mute(Exception):
+    def __str__(self): raise RuntimeError("not even a text")
+class Trap:
+    def tolist(self): raise ValueError("no list today")
+
+def forks(completions):
+    return [1.0 if os.fork() else 99.0]
+def leaves_a_child(completions):
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    with open(os.path.join(os.path.dirname(__file__), "child"), "w") as file:
+        file.write(str(child.pid))
+    if completions[0] == "exit": os._exit(0)
+    time.sleep(600)
+def mute(completions): raise Mute()
+def trap(completions): return Trap()
+def text(completions): return completions[0]
+def texts(completions): return list(completions)
+"""
+
+
+def test_a_reward_that_forks_answers_once_a_sample(tmp_path: Path) -> None:
+    """Its child's answer would be taken for that of the next sample."""
+    (tmp_path / "u.py").write_text(UNRULY)
+    with make_pool(tmp_path, "u.py:forks", workers=1) as pool:
+        assert [scored.reward for scored in score(pool, *"abcdef")] == [1.0] * 6
+
+
+@pytest.mark.parametrize("text", ["hang", "exit"])
+def test_what_a_reward_started_ends_with_its_worker(tmp_path: Path, text: str) -> None:
+    (tmp_path / "u.py").write_text(UNRULY)
+    with make_pool(tmp_path, "u.py:leaves_a_child", workers=1, deadline_s=2) as pool:
+        [scored] = score(pool, text)
+        assert scored.reward is None
+        child = int((tmp_path / "child").read_text())
+        give_up = time.monotonic() + 5
+        while psutil.pid_exists(child) and psutil.Process(child).status() != psutil.STATUS_ZOMBIE:
+            assert time.monotonic() < give_up, "the reward's child still runs"
+            time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("function", "kind", "message"),
+    [
+        ("mute", "raised", "Mute"),
+        ("trap", "type", "its result cannot be read: ValueError: no list today"),
+        ("text", "type", "it returned a str"),
+        ("texts", "type", "it returned str '5'; not a number"),
+    ],
+)
+def test_results_that_are_no_numbers_cost_the_sample_and_not_the_worker(
+    tmp_path: Path, function: str, kind: str, message: str
+) -> None:
+    (tmp_path / "u.py").write_text(UNRULY)
+    with make_pool(tmp_path, f"u.py:{function}", workers=1) as pool:
+        [failure] = score(pool, "5")[0].failures
+    assert (failure.kind, failure.message[: len(message)]) == (kind, message)

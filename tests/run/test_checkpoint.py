@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -135,3 +136,51 @@ def test_weights_of_another_model_are_refused() -> None:
         checkpoint.restore_weights({"w": parameter}, {"w": torch.ones(3)})
     checkpoint.restore_weights({"w": parameter}, {"w": torch.ones(2)})
     assert torch.equal(parameter.detach(), torch.ones(2))
+
+
+@pytest.mark.parametrize("calls", range(8))
+def test_a_kill_while_a_step_is_saved_again_loses_neither(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: int
+) -> None:
+    """A run that is stopped right after a checkpoint writes it again."""
+    checkpoint.save(tmp_path, point(2, 1.0), keep=1)
+    left = calls
+
+    def until_killed(function):
+        def wrapped(*args, **kwargs):
+            nonlocal left
+            if left == 0:
+                raise KeyboardInterrupt
+            left -= 1
+            return function(*args, **kwargs)
+
+        return wrapped
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", until_killed(Path.rename))
+        patch.setattr(os, "unlink", until_killed(os.unlink))
+        patch.setattr(os, "rmdir", until_killed(os.rmdir))
+        with contextlib.suppress(KeyboardInterrupt):
+            checkpoint.save(tmp_path, point(2, 5.0), keep=1)
+    checkpoint.recover(tmp_path)
+    assert checkpoint.load(tmp_path).weights["a"][0, 0] in (1.0, 5.0)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-2"]
+
+
+def test_a_kill_while_an_old_one_is_removed_leaves_no_half_to_offer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint.save(tmp_path, point(1), keep=1)
+
+    def killed(path: Path, ignore_errors: bool = False) -> None:
+        if path.exists():
+            (path / "weights.safetensors").unlink()
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint.shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            checkpoint.save(tmp_path, point(2), keep=1)
+    assert checkpoint.steps(tmp_path) == [2]
+    checkpoint.recover(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-2"]

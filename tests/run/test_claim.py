@@ -78,3 +78,20 @@ def test_an_unwritable_folder(tmp_path: Path) -> None:
 def test_a_folder_that_nobody_can_make() -> None:
     with pytest.raises(ConfigError, match="cannot be written: No such file"):
         Claim(Path("/proc/roost/run"))
+
+
+def test_a_folder_left_by_a_run_killed_before_it_began_is_free(tmp_path: Path) -> None:
+    with Claim(tmp_path / "run") as claim:
+        claim.folder.environment.write_text("{}")
+        claim.keep()
+    with Claim(tmp_path / "run") as claim:
+        claim.keep()
+    (tmp_path / "run" / "checkpoints" / "mine").touch()
+    with pytest.raises(ConfigError, match="holds other files"):
+        check_new(tmp_path / "run")
+
+
+def test_an_environment_that_no_run_wrote_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "environment.json").write_text("{}")
+    with pytest.raises(ConfigError, match="holds other files"):
+        check_new(tmp_path)

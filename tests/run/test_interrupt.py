@@ -108,3 +108,36 @@ def test_the_first_signal_asks_and_the_second_does_not(number: signal.Signals) -
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(number)
     assert signal.getsignal(number) is before
+
+
+def test_a_closed_terminal_asks_however_often_it_hangs_up() -> None:
+    with StopSwitch() as stop:
+        signal.raise_signal(signal.SIGHUP)
+        signal.raise_signal(signal.SIGHUP)
+        with pytest.raises(Interrupted):
+            stop.check()
+
+
+def test_a_run_started_to_outlive_its_terminal_does() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        with StopSwitch() as stop:
+            signal.raise_signal(signal.SIGHUP)
+            stop.check()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.slow
+def test_a_reader_that_leaves_does_not_end_the_run(tmp_path: Path) -> None:
+    """``roost train 2>&1 | head -1``."""
+    recipe = merge(SMALL_RUN, {"output": {"folder": "run"}})
+    (tmp_path / "recipe.toml").write_text(tomli_w.dumps(recipe))
+    process = launch(tmp_path, "recipe.toml")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stderr.readline()
+    process.stderr.close()
+    process.stdout.close()
+    assert process.wait(timeout=DEADLINE_S) == 0
+    assert json.loads((tmp_path / "run" / "report.json").read_text())["finished"] is True

@@ -34,3 +34,20 @@ def test_a_tracker_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("roost.run.metrics.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"'wandb', which is not installed.*pip install wandb"):
         check_trackers(["wandb"])
+
+
+def test_a_kill_while_a_resumed_run_tidies_its_rows_costs_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "m.jsonl"
+    path.write_text('{"step": 1}\n{"step": 2}\n{"step": 3}\n')
+
+    def killed(self: Path, text: str) -> int:
+        with self.open("w") as file:
+            file.write(text[:5])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "write_text", killed)
+    with pytest.raises(KeyboardInterrupt):
+        MetricsLog(path, resume_step=2)
+    assert read_metrics(path) == [{"step": 1}, {"step": 2}, {"step": 3}]

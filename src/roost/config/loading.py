@@ -63,7 +63,7 @@ def read_recipe(path: Path) -> dict[str, Any]:
         ConfigError: it is not there, not TOML, or not text.
     """
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         beside = [p.name for p in path.parent.glob("*.toml")] if path.parent.is_dir() else []
         hint = did_you_mean(path.name, beside)
@@ -77,6 +77,8 @@ def read_recipe(path: Path) -> dict[str, Any]:
         ) from None
     except OSError as error:
         raise ConfigError(f"recipe '{path}' cannot be read: {error.strerror or error}.") from None
+    except RecursionError:
+        raise ConfigError(f"recipe '{path}': its tables or lists are nested too deeply.") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"recipe '{path}' is not UTF-8 text: {error}.") from None
     except tomllib.TOMLDecodeError as error:

@@ -217,12 +217,12 @@ class RewardsConfig(Section):
 
     functions: list[RewardSpec] = Field(default_factory=lambda: [RewardSpec(function="numeric")])
     """Reward functions; a sample's reward is their weighted sum."""
-    deadline_s: float = Field(10.0, gt=0)
+    deadline_s: float = Field(10.0, gt=0, le=7 * 24 * 3600)
     """Seconds that scoring one sample may take; a worker that overruns is killed and the sample
     left unscored."""
-    memory_bytes: int = Field(4 * 2**30, ge=0)
+    memory_bytes: int = Field(4 * 2**30, ge=0, le=2**60)
     """Address space of a reward worker beyond what it starts with; 0 is no bound."""
-    workers: int | None = Field(None, ge=1)
+    workers: int | None = Field(None, ge=1, le=1024)
     """Worker processes; by default one per core up to 4."""
 
 
@@ -256,7 +256,7 @@ class TrainConfig(Section):
 
     method: Literal["full", "lora"] = "full"
     """Train all weights, or an adapter over frozen ones."""
-    steps: int = Field(200, ge=1)
+    steps: int = Field(200, ge=1, le=10**9)
     """Rollout batches to train on."""
     learning_rate: float = Field(1e-6, ge=0)
     """Peak learning rate."""
@@ -348,7 +348,7 @@ class RunConfig(Section):
             return self.lora.learning_rate
         return self.train.learning_rate
 
-    seed: int = 42
+    seed: int = Field(42, ge=-(2**63), lt=2**63)
     """Seeds prompt order, sampling and adapter initialisation."""
     model: ModelConfig = ModelConfig()
     """The policy."""

@@ -147,6 +147,11 @@ def _json_lines(path: Path) -> Iterator[Any]:
                     f"character {error.pos}. "
                     "A .jsonl file holds one whole JSON object a line; mend or remove the line."
                 ) from None
+            except (ValueError, RecursionError) as error:
+                raise DataError(
+                    f"'{path}' line {number:,} cannot be read: {_beyond(error)}. Mend or remove "
+                    "the line."
+                ) from None
 
 
 def _json_array(path: Path) -> Iterator[Any]:
@@ -154,6 +159,8 @@ def _json_array(path: Path) -> Iterator[Any]:
         value = json.loads(path.read_text(encoding="utf-8-sig"))
     except UnicodeDecodeError as error:
         raise _not_utf8(f"'{path}'", error) from None
+    except RecursionError as error:
+        raise DataError(f"'{path}' cannot be read: {_beyond(error)}. Mend it.") from None
     except ValueError as error:
         raise DataError(
             f"'{path}' is not JSON: {error}. Files with a JSON object a line end in .jsonl."
@@ -163,6 +170,13 @@ def _json_array(path: Path) -> Iterator[Any]:
             f"'{path}' holds a JSON {type(value).__name__}; an array of rows is needed."
         )
     yield from value
+
+
+def _beyond(error: Exception) -> str:
+    """JSON that is right and yet more than Python reads."""
+    if isinstance(error, RecursionError):
+        return "its lists or objects are nested too deeply"
+    return str(error).partition(";")[0]
 
 
 def _csv(path: Path) -> Iterator[Any]:
@@ -306,7 +320,7 @@ def _blamed(
             yield row
     except RoostError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise DataError(
             f"{place.field} = {source!r} raised {describe(error)} after {number:,} rows. "
             "Mend the function."
@@ -330,6 +344,12 @@ def _checked_rows(rows: Iterable[Any], source: str) -> Iterator[Row]:
             raise DataError(
                 f"row {number:,} of {source!r} is a {type(row).__name__}, {_short(row)}; a mapping "
                 "of columns is needed, such as {'prompt': '1+1=', 'answer': '2'}."
+            )
+        odd = next((name for name in row if not isinstance(name, str)), None)
+        if odd is not None:
+            raise DataError(
+                f"row {number:,} of {source!r}: a column is called {odd!r}, a "
+                f"{type(odd).__name__}; names of columns are texts."
             )
         yield dict(row)
 

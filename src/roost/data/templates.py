@@ -72,7 +72,7 @@ class ChatFormatter:
         if isinstance(content, str) and not self.wraps_text:
             if self._config.system_prompt is not None:
                 content = f"{self._config.system_prompt}\n\n{content}"
-            ids: Sequence[int] = self._tokenizer(content)["input_ids"]
+            ids = self._tokens(content, row)
         else:
             ids = self._encode_messages(self._messages(content), row)
         if not ids:
@@ -122,7 +122,18 @@ class ChatFormatter:
                 f"row {row:,}: the chat template refuses its messages: {error}. Change the "
                 "messages, or set data.chat_template."
             ) from error
-        ids: Sequence[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        return self._tokens(text, row, add_special_tokens=False)
+
+    def _tokens(self, text: str, row: int, **options: Any) -> Sequence[int]:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            # JSON can write half of a character's two escapes; no tokenizer takes that.
+            raise DataError(
+                f"row {row:,}: character {error.start:,} of its prompt, {text[error.start]!a}, is "
+                "half of a surrogate pair, which is no text. Mend or remove the row."
+            ) from None
+        ids: Sequence[int] = self._tokenizer(text, **options)["input_ids"]
         return ids
 
 

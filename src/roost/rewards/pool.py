@@ -11,11 +11,13 @@ from __future__ import annotations
 import os
 import pickle
 import queue
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -188,6 +190,8 @@ class _WorkerThread(threading.Thread):
         except RewardError as error:
             if not self._stopping.is_set():
                 self._pool._broken(error)
+        except Exception as error:  # noqa: BLE001 - raised again in the run's thread, which waits
+            self._pool._broken(RewardError(f"{self.name} failed: {type(error).__name__}: {error}"))
         finally:
             self._discard()
 
@@ -196,7 +200,7 @@ class _WorkerThread(threading.Thread):
         self._stopping.set()
         worker = self._worker
         if worker is not None:
-            worker.process.kill()
+            worker.kill()
 
     def _score(self, task: _Task) -> Scored:
         try:
@@ -269,6 +273,8 @@ class _Worker:
             stdout=self._log,
             stderr=self._log,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+            # A process group of its own, so that what a reward starts ends with its worker.
+            start_new_session=True,
         )
         theirs.close()
 
@@ -300,9 +306,15 @@ class _Worker:
         lines = bytes(self._log.read()).decode(errors="replace").strip().splitlines()
         return lines[-1] if lines else "it printed nothing"
 
+    def kill(self) -> None:
+        """Kill the process and all that rewards have started from it."""
+        # The group keeps its number while any member lives, even where the worker itself is gone.
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
     def end(self) -> None:
         """Kill the process and close what belongs to it."""
-        self.process.kill()
+        self.kill()
         self.process.wait()
         self._pipe.close()
         self._log.close()

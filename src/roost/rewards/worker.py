@@ -37,13 +37,17 @@ def main() -> None:
     sys.path[:] = setup["path"]
     rewards = [(r["name"], load_origin(r["origin"]), r["args"]) for r in setup["rewards"]]
     _bound_memory(setup["memory_bytes"])
+    own_pid = os.getpid()
     connection.send("ready")
     while True:
         try:
             task = connection.recv()
         except EOFError:
             return
-        connection.send([_score(function, args, task) for _, function, args in rewards])
+        outcomes = [_score(function, args, task) for _, function, args in rewards]
+        if os.getpid() != own_pid:
+            os._exit(0)  # a reward forked: its child must not answer as well
+        connection.send(outcomes)
 
 
 def _score(
@@ -57,8 +61,18 @@ def _score(
     except MemoryError:
         return None, "memory", "it ran out of the memory that rewards.memory_bytes allows"
     except Exception as error:  # noqa: BLE001 - whatever a reward raises costs one sample
-        return None, "raised", f"{type(error).__name__}: {error}"
-    return check_result(result)
+        return None, "raised", _describe(error)
+    try:
+        return check_result(result)
+    except Exception as error:  # noqa: BLE001 - what it returned may raise when looked at
+        return None, "type", f"its result cannot be read: {_describe(error)}"
+
+
+def _describe(error: Exception) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 - an error of their own may not even say what it is
+        return type(error).__name__
 
 
 async def _await(result: Any) -> Any:
@@ -67,7 +81,8 @@ async def _await(result: Any) -> Any:
 
 def check_result(result: Any) -> Outcome:
     """What a reward returned for one completion, as a finite number or a failure."""
-    if not isinstance(result, Sequence) and not hasattr(result, "tolist"):
+    listed = isinstance(result, Sequence) and not isinstance(result, (str, bytes))
+    if not listed and not hasattr(result, "tolist"):
         return None, "type", f"it returned a {type(result).__name__}; a list of numbers is needed"
     values = result.tolist() if hasattr(result, "tolist") else list(result)
     if not isinstance(values, list) or len(values) != 1:
@@ -77,8 +92,11 @@ def check_result(result: Any) -> Outcome:
     if value is None:
         return None, "none", "it returned None"
     try:
+        if isinstance(value, (str, bytes)):
+            # It may hold a number and is none: mostly an answer that was not compared.
+            raise TypeError
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None, "type", f"it returned {type(value).__name__} {value!r:.80}; not a number"
     if not math.isfinite(number):
         return None, "nan", f"it returned {number}"

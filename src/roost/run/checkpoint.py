@@ -64,9 +64,7 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
         _write_tensors(beside / "optimizer.safetensors", checkpoint.optimizer)
         write_json(beside / "state.json", checkpoint.state)
         write_json(beside / "manifest.json", _manifest(beside, checkpoint.step))
-        if target.exists():
-            shutil.rmtree(target)
-        beside.rename(target)
+        _replace(target, beside)
         _sync_folder(folder)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(beside, ignore_errors=True)
@@ -75,8 +73,43 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
             "make room and go on with --resume."
         ) from error
     for old in steps(folder)[:-keep]:
-        shutil.rmtree(folder / f"step-{old}")
+        _remove(folder / f"step-{old}")
     return target
+
+
+def _set_aside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.old")
+
+
+def _replace(target: Path, beside: Path) -> None:
+    """Move a checkpoint into place. What ``step-N`` names is whole at every moment; where the old
+    one is set aside and the new one not yet there, ``recover`` puts the old one back."""
+    aside = _set_aside(target)
+    shutil.rmtree(aside, ignore_errors=True)
+    if target.exists():
+        target.rename(aside)
+    beside.rename(target)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _remove(path: Path) -> None:
+    """Take a checkpoint out of sight first, so that a kill leaves no half of it to be offered."""
+    aside = _set_aside(path)
+    shutil.rmtree(aside, ignore_errors=True)
+    path.rename(aside)
+    shutil.rmtree(aside)
+
+
+def recover(folder: Path) -> None:
+    """Put right what a kill in the middle of ``save`` has left. Only for who holds the lock."""
+    for aside in folder.glob(".step-*.old"):
+        target = folder / aside.name[1 : -len(".old")]
+        if target.exists() or damage(aside) is not None:
+            shutil.rmtree(aside)
+        else:
+            aside.rename(target)
+    for part in folder.glob(".step-*.part"):
+        shutil.rmtree(part)
 
 
 def load(folder: Path, step: int | None = None) -> Checkpoint:

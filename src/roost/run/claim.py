@@ -22,6 +22,10 @@ def check_new(root: Path) -> None:
         CheckpointError: a live run uses it.
         ConfigError: it holds a run or other files, is a file, or cannot be written.
     """
+    try:
+        there = next(path for path in (root, *root.absolute().parents) if path.exists())
+    except OSError as error:  # such as a name that is too long
+        raise _not_writable(root, error.strerror or str(error)) from None
     if root.exists() and not root.is_dir():
         raise ConfigError(f"output.folder = '{root}' is a file. Name a new or empty folder.")
     if is_live(root):
@@ -31,15 +35,31 @@ def check_new(root: Path) -> None:
             f"output.folder = '{root}' already holds a run. Go on with it by --resume {root}, or "
             "choose another folder."
         )
-    if root.is_dir() and any(path.name != LOCK_NAME for path in root.iterdir()):
+    if root.is_dir() and not _is_free(root):
         raise ConfigError(
             f"output.folder = '{root}' holds other files. Choose an empty or new folder."
         )
-    there = next(path for path in (root, *root.absolute().parents) if path.exists())
     if not there.is_dir():
         raise _not_writable(root, f"'{there}' is a file")
     if not os.access(there, os.W_OK | os.X_OK):
         raise _not_writable(root, f"'{there}' may not be written by you")
+
+
+def _is_free(root: Path) -> bool:
+    """Whether a folder is empty but for what a run leaves that was killed before it began."""
+    there = list(root.iterdir())
+    return not there or ((root / LOCK_NAME).exists() and all(map(_is_of_no_run, there)))
+
+
+def _is_of_no_run(path: Path) -> bool:
+    if path.name in ("samples", "checkpoints"):
+        return path.is_dir() and not any(path.iterdir())
+    return path.name in (
+        LOCK_NAME,
+        "environment.json",
+        ".environment.json.part",
+        ".config.toml.part",
+    )
 
 
 def _not_writable(root: Path, why: str) -> ConfigError:
@@ -85,8 +105,8 @@ class Claim:
 
     def _fill(self, expected_bytes: int) -> None:
         try:
-            self.folder.samples.mkdir()
-            self.folder.checkpoints.mkdir()
+            self.folder.samples.mkdir(exist_ok=True)
+            self.folder.checkpoints.mkdir(exist_ok=True)
         except OSError as error:
             raise _not_writable(self.folder.root, error.strerror or str(error)) from error
         check_room(self.folder.root, expected_bytes)

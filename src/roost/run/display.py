@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TextIO, TypeVar
 
 from rich.console import Console
 from rich.progress import (
@@ -77,11 +79,36 @@ class QuietDisplay:
         """Nothing to show."""
 
 
+class _UntilClosed:
+    """A stream whose reader may leave (``head``, a closed terminal): then nobody sees the rest.
+
+    A run does not end because nobody looks on.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write, or drop."""
+        with suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush, or drop."""
+        with suppress(OSError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
 class TerminalDisplay:
     """Lines and a progress bar on standard error; on a plain pipe, a line now and then."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console(stderr=True, highlight=False)
+        stream: Any = _UntilClosed(sys.stderr)
+        self.console = console or Console(file=stream, highlight=False)
         self._progress: Progress | None = None
         self._plain_done = 0
         self._plain_total = 0

@@ -47,7 +47,7 @@ def config_for_model(model: str, sections: Mapping[str, Any], base_dir: Path) ->
         sections = merge(sections, {"eval": {"source": None}})
     folder = RunFolder(Path(model))
     if folder.is_run:
-        config = load_config(folder.config, base=sections)
+        config = load_config(folder.config, base=_from_here(sections, base_dir))
         return Subject(config, base_dir_of(folder), folder)
     path = Path(model).expanduser()
     _check_there(path)
@@ -59,6 +59,40 @@ def config_for_model(model: str, sections: Mapping[str, Any], base_dir: Path) ->
         return Subject(build_config(mapping), base_dir, None, adapter=path)
     mapping["model"] = {**named, "path": model}
     return Subject(build_config(mapping), base_dir, None)
+
+
+def _from_here(sections: Mapping[str, Any], here: Path) -> dict[str, Any]:
+    """Files that were named with the command are those of the working directory.
+
+    The run's own recipe names files relative to its folder; a name that is no file here may be
+    one of those.
+    """
+    found = dict(sections)
+    for name in ("data", "eval"):
+        source = _source(sections, name)
+        if isinstance(source, str):
+            found = merge(found, {name: {"source": _file_from(here, source)}})
+    rewards = sections.get("rewards")
+    functions = rewards.get("functions") if isinstance(rewards, Mapping) else rewards
+    if isinstance(functions, list):
+        named = [_reward_from(here, reward) for reward in functions]
+        found = merge(found, {"rewards": {"functions": named}})
+    return found
+
+
+def _reward_from(here: Path, reward: Any) -> Any:
+    if isinstance(reward, Mapping):
+        return {**reward, "function": _file_from(here, reward.get("function"))}
+    return _file_from(here, reward)
+
+
+def _file_from(here: Path, name: Any) -> Any:
+    """``file`` or ``file.py:function`` with its whole path, where there is such a file."""
+    if not isinstance(name, str):
+        return name
+    where, colon, function = name.rpartition(":") if ".py:" in name else (name, "", "")
+    path = here / Path(where).expanduser()
+    return f"{path.resolve()}{colon}{function}" if path.is_file() else name
 
 
 def _is_adapter(folder: Path) -> bool:

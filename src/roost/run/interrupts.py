@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first asks for a clean stop, the second stops at once."""
+"""Ctrl-C, SIGTERM, a closed terminal: the first asks for a clean stop, a second ends at once."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ class StopSwitch:
 
     def __enter__(self) -> StopSwitch:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
+                    continue  # started by nohup, to outlive its terminal
                 self._before[number] = signal.signal(number, self._on_signal)
         return self
 
@@ -53,6 +55,7 @@ class StopSwitch:
         self._before.clear()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self._asked:
+        # A closed terminal hangs up twice, by the kernel and by its shell; nobody is impatient.
+        if self._asked and number != signal.SIGHUP:
             raise KeyboardInterrupt
         self._asked = True

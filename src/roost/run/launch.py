@@ -81,6 +81,7 @@ def resume_run(
     """Go on with a run from its newest checkpoint."""
     target = existing_run(root, "--resume")
     with FolderLock(root):
+        checkpoint.recover(target.checkpoints)
         prepared, point = check_resume(
             target,
             display,

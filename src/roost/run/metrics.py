@@ -21,7 +21,10 @@ class MetricsLog:
         self._path = path
         if path.exists():
             kept = [row for row in read_metrics(path) if row["step"] <= resume_step]
-            path.write_text("".join(json.dumps(row) + "\n" for row in kept))
+            # Beside and then into place: a kill in between must not cost the rows before it.
+            beside = path.with_name(f".{path.name}.part")
+            beside.write_text("".join(json.dumps(row) + "\n" for row in kept))
+            beside.replace(path)
 
     def append(self, row: Metrics) -> None:
         """Write a row. NaN becomes null, which JSON has."""

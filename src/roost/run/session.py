@@ -207,11 +207,14 @@ def write_config(config: RunConfig, folder: RunFolder) -> None:
 
 
 def write_description(prepared: Prepared, folder: RunFolder) -> None:
-    """Write config.toml and environment.json of a new run."""
-    write_config(prepared.config, folder)
+    """Write environment.json and config.toml of a new run.
+
+    The latter makes the folder a run, which resume needs both for: so it comes last.
+    """
     write_json(
         folder.environment,
         environment.describe(
             prepared.config.seed, prepared.device, prepared.model_fingerprint, prepared.base_dir
         ),
     )
+    write_config(prepared.config, folder)

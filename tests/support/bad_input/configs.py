@@ -31,6 +31,16 @@ def without_tracker(desk: Desk) -> list[str]:
 
 
 CASES = [
+    case(
+        "recipe-too-deep",
+        recipe("model = " + "[" * 5000 + "]" * 5000),
+        "recipe 'recipe.toml': its tables or lists are nested too deeply",
+    ),
+    case("steps-beyond-counting", sets(f"train.steps={10**23}"), "train.steps = 1000", "less than"),
+    case("seed-beyond-64-bits", sets(f"seed={10**20}"), "seed = 1000", "less than"),
+    case("deadline-for-ever", sets("rewards.deadline_s=1e300"), "rewards.deadline_s", "less than"),
+    case("workers-in-millions", sets("rewards.workers=1000000"), "rewards.workers", "less than"),
+    case("memory-beyond-all", sets(f"rewards.memory_bytes={2**63}"), "memory_bytes", "less than"),
     case("recipe-absent", says("train", "my.toml", "--json"), "recipe 'my.toml': no such file"),
     case(
         "recipe-misspelt",

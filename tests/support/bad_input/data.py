@@ -41,6 +41,38 @@ def generator(body: str, reference: str = "my_data.py:rows") -> Arguments:
 
 CASES = [
     case(
+        "number-too-long",
+        file("d.jsonl", GOOD_LINE + '{"prompt": "1", "answer": ' + "9" * 5000 + "}"),
+        "'d.jsonl' line 2 cannot be read",
+        "4300 digits",
+        "remove the line",
+    ),
+    case(
+        "nested-too-deeply",
+        file("d.jsonl", GOOD_LINE + "[" * 100_000 + "]" * 100_000),
+        "'d.jsonl' line 2 cannot be read",
+        "nested too deeply",
+    ),
+    case("array-too-deep", file("d.json", "[" * 100_000), "'d.json'", "nested too deeply"),
+    case(
+        "half-a-character",
+        file("d.jsonl", '{"prompt": "1+1=\\ud800", "answer": 2}\n'),
+        "row 1: character",
+        "'\\ud800'",
+        "remove the row",
+    ),
+    case(
+        "column-without-a-text-for-a-name",
+        generator("def rows():\n    yield {'prompt': '1+1=', 5: 1}\n"),
+        "row 1 of 'my_data.py:rows'",
+        "a column is called 5, a int",
+    ),
+    case(
+        "generator-exits",
+        generator("import sys\ndef rows():\n    sys.exit(3)\n"),
+        "data.source = 'my_data.py:rows' raised SystemExit: 3 (my_data.py line 3)",
+    ),
+    case(
         "file-absent",
         lambda desk: desk.check(data="problems.jsonl"),
         "data.source = 'problems.jsonl': no such file in",

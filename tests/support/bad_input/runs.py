@@ -81,6 +81,12 @@ ANOTHER_RECIPE = {"rollout": {"temperature": 0.5}}
 
 CASES = [
     case(
+        "output-name-too-long",
+        lambda desk: desk.check(output={"folder": "a" * 300}),
+        "cannot be written: File name too long",
+        "--output",
+    ),
+    case(
         "output-holds-a-run",
         lambda desk: (desk.run(), desk.train())[-1],
         "output.folder = 'run' already holds a run",
