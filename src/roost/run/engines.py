@@ -16,6 +16,7 @@ from roost.engines.vllm.port import LORA_RANKS, VllmSettings, slot_rank
 from roost.errors import ConfigError
 from roost.model.policy import Policy
 from roost.samples import Prompt
+from roost.training.parallel import world_size
 
 if TYPE_CHECKING:
     from roost.run.prepare import Prepared
@@ -33,6 +34,11 @@ def check_engine(config: RunConfig, device: torch.device) -> None:
     """
     if config.rollout.engine == "embedded":
         return
+    if world_size() > 1:
+        raise ConfigError(
+            f"rollout.engine = 'vllm' in {world_size()} processes: vLLM runs beside one process "
+            "so far. Set rollout.engine = 'embedded', or start Roost without torchrun."
+        )
     check_version(installed_version())
     if config.rollout.sleep and device.type != "cuda":
         raise ConfigError(
