@@ -21,6 +21,8 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from roost.errors import ConfigError, RoostError
 from roost.sync.digest import combined_digest, tensor_digest
@@ -110,7 +112,7 @@ class Ranks:
         return values
 
     def sum(self, sums: Mapping[str, float], largest: Iterable[str], what: str) -> dict[str, float]:
-        """Sums over ranks by name; of the names in ``largest`` the largest. Raises as ``gather``."""
+        """Sums over ranks by name, of names in ``largest`` the largest. Raises as ``gather``."""
         if self.world == 1:
             return dict(sums)
         total: dict[str, float] = {}
@@ -252,11 +254,11 @@ def open_ranks(device: str, wait_s: float = WAIT_S) -> Iterator[Ranks]:
     if cuda:
         _take_gpu()
     wait = timedelta(seconds=wait_s)
-    store, _, _ = next(iter(dist.rendezvous("env://", rank, world, timeout=wait)))
-    ranks = Ranks(rank, world, dist.PrefixStore("roost", store), wait_s)
+    store, _, _ = next(iter(rendezvous("env://", rank, world, timeout=wait)))
+    ranks = Ranks(rank, world, PrefixStore("roost", store), wait_s)
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if cuda else "gloo",
-        store=dist.PrefixStore("torch", store),
+        store=PrefixStore("torch", store),
         rank=rank,
         world_size=world,
         timeout=wait,
