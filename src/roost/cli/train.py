@@ -86,6 +86,10 @@ def _check_options(args: argparse.Namespace) -> None:
 
 
 def _dry_run(prepared: Prepared, *, as_json: bool) -> int:
+    from roost.training.parallel import is_leader
+
+    if not is_leader():
+        return 0
     if as_json:
         print(
             json.dumps(

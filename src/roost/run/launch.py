@@ -23,6 +23,9 @@ from roost.run.report import RunResult, conclude
 from roost.run.session import Session, open_session, write_config, write_description
 from roost.training.parallel import Ranks, open_ranks
 
+SIGNAL_S = 3.0
+"""Of several processes, signals that come this soon after the first ask for the same stop."""
+
 
 class PythonObjects:
     """What a caller gave as Python objects rather than by name."""
@@ -58,6 +61,8 @@ def _start(
     root = Path(config.output.folder or default_folder(config.model.path, datetime.now()))
     if ranks.leads:
         check_new(root)
+    # A default name holds the time, which ranks read at different moments.
+    root = ranks.gather(root, "the run's folder")[0]
     prepared = prepare(
         config, base_dir, display, data=objects.data, reward_functions=objects.functions
     )
@@ -160,8 +165,10 @@ def _check_steps(asked: int, done: int) -> None:
 
 def _train(session: Session, display: Display) -> RunResult:
     try:
-        with StopSwitch() as stop:
+        with StopSwitch(0.0 if session.ranks.world == 1 else SIGNAL_S) as stop:
             finished = run(session, display, stop)
+        # Rank 0 has written everything, or its failure ends all.
+        session.ranks.gather(None, "the last files")
         return conclude(session, finished)
     finally:
         session.close()
@@ -186,9 +193,7 @@ def announce(prepared: Prepared, display: Display) -> None:
     for line in prepared.plan.short():
         display.say(f"plan    {line}")
     if config.plan.gpu is not None:
-        display.say(
-            f"note    [plan] is for {config.plan.gpu}; this run takes one device of this machine"
-        )
+        display.say(f"note    [plan] is for {config.plan.gpu}; this run takes one device a process")
 
 
 RESUME_MAY_CHANGE = (

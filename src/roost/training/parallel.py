@@ -266,10 +266,10 @@ def open_ranks(device: str, wait_s: float = WAIT_S) -> Iterator[Ranks]:
     try:
         yield ranks
     except BaseException as error:
+        # The group is left as it is: closing it could wait for a rank that is gone.
         ranks.fail(error)
         raise
-    finally:
-        dist.destroy_process_group()
+    dist.destroy_process_group()
 
 
 def _take_gpu() -> None:
