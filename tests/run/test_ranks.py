@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -95,17 +96,17 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def test_two_ranks_sample_what_one_samples(both: tuple[Path, Path]) -> None:
-    one, two = (pq.read_table(run / "samples" / "step-1.parquet").to_pylist() for run in both)
+    one, two = (pq.read_table(run / "samples" / "step-000001.parquet").to_pylist() for run in both)
     assert [row["completion"] for row in one] == [row["completion"] for row in two]
     assert len({row["completion"] for row in one}) > 5
 
 
 def test_two_ranks_train_what_one_trains(both: tuple[Path, Path]) -> None:
     assert difference(*both) < 1e-5
-    start_weights = load_file(both[0] / "checkpoints/step-1/weights.safetensors")
+    start_weights = load_file(both[0] / "checkpoints/step-2/weights.safetensors")
     end = load_file(both[0] / "checkpoints/step-3/weights.safetensors")
     moved = max(float((end[name] - start_weights[name]).abs().max()) for name in end)
-    assert moved > 1e-4  # so the bound above says something
+    assert moved > 2e-5  # so the bound above says something
 
 
 def test_the_metrics_are_those_of_all_ranks(both: tuple[Path, Path]) -> None:
@@ -120,9 +121,8 @@ def test_the_metrics_are_those_of_all_ranks(both: tuple[Path, Path]) -> None:
 def test_a_run_goes_on_with_another_number_of_ranks(
     both: tuple[Path, Path], tmp_path: Path, first: int, then: int
 ) -> None:
-    write(tmp_path, {"train": {"steps": 2}})
-    train(tmp_path, first, "run.toml")
-    train(tmp_path, then, "--resume", "run", "--set", "train.steps=3")
+    shutil.copytree(both[first - 1], tmp_path / "run")
+    train(tmp_path, then, "--resume", "run", "--from-step", "2")
     assert [row["step"] for row in read_metrics(tmp_path / "run/metrics.jsonl")] == [1, 2, 3]
     assert difference(both[0], tmp_path / "run") < 1e-5
 
