@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
+import pytest
+from torch import Tensor
+
+from roost.config import LoraConfig
+from roost.samples import Group
+from roost.training.adapters import add_adapter
+from roost.training.parallel import Ranks
+from roost.training.trainer import Trainer
 from support.groups import random_groups
 from support.small_models import build
 from support.trainers import gradient, make_trainer, relative_error
@@ -55,3 +63,33 @@ def test_gradients_of_bfloat16_weights_accumulate_in_float32() -> None:
     split = gradient(make_trainer(build("llama", dtype=torch.bfloat16), 30), groups)
     # Rounding of activations differs between packs; the sums themselves lose nothing more.
     assert relative_error(whole, split) < 0.05
+
+
+@pytest.mark.parametrize("loss", ["dapo", "grpo", "dr_grpo", "bnpo"])
+@pytest.mark.parametrize("world", [2, 3, 20])
+def test_any_number_of_ranks_gives_the_same_gradient(loss: str, world: int) -> None:
+    """The sum over ranks, some of which have nothing to do where there are 20."""
+    groups = random_groups(*GROUPS)
+    whole = gradient(make_trainer(build("llama"), loss={"type": loss}), groups)
+    assert relative_error(whole, _summed(groups, world, loss={"type": loss})) < 1e-5
+
+
+def test_ranks_share_an_adapters_gradient() -> None:
+    groups = random_groups(*GROUPS)
+
+    def trainer(rank: int = 0, world: int = 1) -> Trainer:
+        module = add_adapter(build("llama"), LoraConfig(rank=4), seed=1)
+        return make_trainer(module, ranks=Ranks(rank, world))
+
+    parts = [gradient(trainer(rank, 2), groups) for rank in range(2)]
+    summed = {name: parts[0][name] + parts[1][name] for name in parts[0]}
+    assert relative_error(gradient(trainer(), groups), summed) < 1e-5
+
+
+def _summed(groups: list[Group], world: int, **sections: Any) -> dict[str, Tensor]:
+    total: dict[str, Tensor] = {}
+    for rank in range(world):
+        trainer = make_trainer(build("llama"), ranks=Ranks(rank, world), **sections)
+        for name, part in gradient(trainer, groups).items():
+            total[name] = total[name] + part if name in total else part
+    return total

@@ -12,15 +12,18 @@ from roost.config.loading import build_config
 from roost.model.policy import Policy
 from roost.samples import Group
 from roost.training.batch import TrainBatch
+from roost.training.parallel import ALONE, Ranks
 from roost.training.trainer import Trainer
 
 
-def make_trainer(module: nn.Module, micro_batch_tokens: int = 10_000, **sections: Any) -> Trainer:
+def make_trainer(
+    module: nn.Module, micro_batch_tokens: int = 10_000, *, ranks: Ranks = ALONE, **sections: Any
+) -> Trainer:
     """A trainer with the default configuration but for these sections."""
     sections.setdefault("rollout", {"max_completion_tokens": 64})
     sections.setdefault("train", {"learning_rate": 1e-3})
     config = build_config(sections)
-    return Trainer(Policy(module), config, micro_batch_tokens=micro_batch_tokens)
+    return Trainer(Policy(module), config, micro_batch_tokens=micro_batch_tokens, ranks=ranks)
 
 
 def gradient(trainer: Trainer, groups: Sequence[Group]) -> dict[str, Tensor]:

@@ -40,8 +40,9 @@ def run(args: argparse.Namespace) -> int:
     from roost.run import launch
     from roost.run.display import Display, QuietDisplay, TerminalDisplay
     from roost.run.folder import existing_run
+    from roost.training.parallel import is_leader
 
-    display: Display = QuietDisplay() if args.json else TerminalDisplay()
+    display: Display = TerminalDisplay() if is_leader() and not args.json else QuietDisplay()
     _check_options(args)
     objects = launch.PythonObjects()
     if args.resume is not None:
@@ -58,6 +59,8 @@ def run(args: argparse.Namespace) -> int:
         if args.dry_run:
             return _dry_run(launch.check_run(config, base_dir, display), as_json=args.json)
         result = launch.start_run(config, base_dir, display, objects=objects, force=args.force)
+    if not is_leader():
+        return 0
     if args.json:
         print(json.dumps(result.as_dict()))
     else:
@@ -83,6 +86,10 @@ def _check_options(args: argparse.Namespace) -> None:
 
 
 def _dry_run(prepared: Prepared, *, as_json: bool) -> int:
+    from roost.training.parallel import is_leader
+
+    if not is_leader():
+        return 0
     if as_json:
         print(
             json.dumps(

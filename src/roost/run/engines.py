@@ -17,6 +17,7 @@ from roost.errors import ConfigError
 from roost.model.policy import Policy
 from roost.run.servers import build_servers
 from roost.samples import Prompt
+from roost.training.parallel import world_size
 
 if TYPE_CHECKING:
     from roost.run.prepare import Prepared
@@ -34,6 +35,11 @@ def check_engine(config: RunConfig, device: torch.device) -> None:
     """
     if config.rollout.engine == "embedded":
         return
+    if world_size() > 1:
+        raise ConfigError(
+            f"rollout.engine = 'vllm' in {world_size()} processes: vLLM runs beside one process "
+            "so far. Set rollout.engine = 'embedded', or start Roost without torchrun."
+        )
     if config.rollout.mode == "colocate" or config.rollout.launch:
         check_version(installed_version())
     if config.rollout.sleep and device.type != "cuda":

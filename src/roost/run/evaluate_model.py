@@ -23,6 +23,7 @@ from roost.run.launch import PythonObjects
 from roost.run.prepare import Prepared, prepare
 from roost.run.session import build_pool, load_policy, training_sampling
 from roost.training.adapters import ADAPTER_CONFIG
+from roost.training.parallel import world_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,12 +149,17 @@ def evaluate_model(
     """Load, sample the held-out prompts, score.
 
     Raises:
-        ConfigError: no samples are asked for.
+        ConfigError: no samples are asked for, or several processes are to take them.
         DataError: the source leaves no held-out prompts.
         RewardError: no sample could be scored.
     """
     if generations < 1:
         raise ConfigError(f"generations = {generations}: should be at least 1 sample a prompt.")
+    if world_size() > 1:
+        raise ConfigError(
+            f"torchrun started {world_size()} processes, and an evaluation takes one. Start it "
+            "without torchrun."
+        )
     prepared = prepare(
         subject.config,
         subject.base_dir,

@@ -11,8 +11,9 @@ from typing import Any
 from roost.engines.protocol import Engine, SamplingParams
 from roost.rewards import RewardPool, Scored
 from roost.run.interrupts import StopSwitch
-from roost.run.rollout import finish_scoring, generate
+from roost.run.rollout import finish_scoring, gather_scored, generate
 from roost.samples import Group, Prompt, Sample
+from roost.training.parallel import ALONE, Ranks
 
 SEED_OFFSET = 0x5EED
 """Keeps evaluation's random streams apart from training's."""
@@ -57,6 +58,7 @@ def evaluate(
     stop: StopSwitch | None = None,
     on_sample: Callable[[Sample], None] = lambda sample: None,
     on_scores: Callable[[Sequence[Scored]], None] = lambda scores: None,
+    ranks: Ranks = ALONE,
 ) -> EvalResult:
     """Sample and score held-out prompts.
 
@@ -72,8 +74,10 @@ def evaluate(
         step=0,
         stop=stop or StopSwitch(),
         on_sample=on_sample,
+        ranks=ranks,
     )
-    on_scores(finish_scoring(pool, groups))
+    groups, scores = gather_scored(ranks, prompts, groups, finish_scoring(pool, groups))
+    on_scores(scores)
     return summarise(groups, generations, pass_reward)
 
 

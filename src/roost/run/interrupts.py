@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -17,10 +18,16 @@ class StopSwitch:
 
     A checkpoint taken at the last step boundary loses nothing, so work in progress is dropped
     rather than waited for; only an optimizer update is always finished.
+
+    Args:
+        one_for_s: Seconds in which further signals are part of the first. A Ctrl-C reaches each
+            process of ``torchrun`` twice, from the terminal and from ``torchrun``.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, one_for_s: float = 0.0) -> None:
         self._asked = False
+        self._one_for_s = one_for_s
+        self._first = 0.0
         self._before: dict[int, Any] = {}
 
     def ask(self) -> None:
@@ -55,7 +62,8 @@ class StopSwitch:
         self._before.clear()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if not self._asked:
+            self._asked, self._first = True, time.monotonic()
         # A closed terminal hangs up twice, by the kernel and by its shell; nobody is impatient.
-        if self._asked and number != signal.SIGHUP:
+        elif number != signal.SIGHUP and time.monotonic() - self._first >= self._one_for_s:
             raise KeyboardInterrupt
-        self._asked = True

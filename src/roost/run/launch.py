@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from roost.config.loading import build_config, load_config, merge
 from roost.errors import CheckpointError
 from roost.run import checkpoint
 from roost.run.claim import Claim, check_new
-from roost.run.display import Display
+from roost.run.display import Display, QuietDisplay
 from roost.run.folder import RunFolder, base_dir_of, default_folder, existing_run
 from roost.run.interrupts import StopSwitch
 from roost.run.lock import FolderLock
@@ -20,6 +21,10 @@ from roost.run.loop import run
 from roost.run.prepare import Prepared, prepare
 from roost.run.report import RunResult, conclude
 from roost.run.session import Session, open_session, write_config, write_description
+from roost.training.parallel import Ranks, open_ranks
+
+SIGNAL_S = 3.0
+"""Of several processes, signals that come this soon after the first ask for the same stop."""
 
 
 class PythonObjects:
@@ -38,18 +43,37 @@ def start_run(
     objects: PythonObjects,
     force: bool = False,
 ) -> RunResult:
-    """Prepare a new run, make its folder, and train."""
+    """Prepare a new run, make its folder, and train; under ``torchrun`` on every rank."""
+    with open_ranks(config.model.device) as ranks:
+        quiet = display if ranks.leads else QuietDisplay()
+        return _start(config, base_dir, quiet, objects=objects, force=force, ranks=ranks)
+
+
+def _start(
+    config: RunConfig,
+    base_dir: Path,
+    display: Display,
+    *,
+    objects: PythonObjects,
+    force: bool,
+    ranks: Ranks,
+) -> RunResult:
     root = Path(config.output.folder or default_folder(config.model.path, datetime.now()))
-    check_new(root)
+    if ranks.leads:
+        check_new(root)
+    # A default name holds the time, which ranks read at different moments.
+    root = ranks.gather(root, "the run's folder")[0]
     prepared = prepare(
         config, base_dir, display, data=objects.data, reward_functions=objects.functions
     )
     announce(prepared, display)
     if not force:
         prepared.plan.require_fit()
+    if not ranks.leads:
+        return _train(open_session(prepared, RunFolder(root), None, ranks), display)
     with Claim(root, expected_bytes=_disk_bytes(prepared)) as claim:
         write_description(prepared, claim.folder)
-        session = open_session(prepared, claim.folder, None)
+        session = open_session(prepared, claim.folder, None, ranks)
         claim.keep()
         return _train(session, display)
 
@@ -78,10 +102,15 @@ def resume_run(
     recipe: Path | None = None,
     from_step: int | None = None,
 ) -> RunResult:
-    """Go on with a run from its newest checkpoint."""
+    """Go on with a run from its newest checkpoint, on the same or another number of ranks."""
     target = existing_run(root, "--resume")
-    with FolderLock(root):
-        checkpoint.recover(target.checkpoints)
+    device = load_config(target.config).model.device
+    with open_ranks(device) as ranks, FolderLock(root) if ranks.leads else nullcontext():
+        display = display if ranks.leads else QuietDisplay()
+        if ranks.leads:
+            checkpoint.recover(target.checkpoints)
+        # Nobody reads a checkpoint before it is put right.
+        ranks.gather(None, "the checkpoints to be put right")
         prepared, point = check_resume(
             target,
             display,
@@ -92,8 +121,11 @@ def resume_run(
             from_step=from_step,
         )
         display.say(f"resuming after step {point.step if point else 0}")
-        write_config(prepared.config, target)
-        return _train(open_session(prepared, target, point), display)
+        # All have read the folder before it is written.
+        ranks.gather(None, "the checkpoint")
+        if ranks.leads:
+            write_config(prepared.config, target)
+        return _train(open_session(prepared, target, point, ranks), display)
 
 
 def check_resume(
@@ -137,8 +169,10 @@ def _check_steps(asked: int, done: int) -> None:
 
 def _train(session: Session, display: Display) -> RunResult:
     try:
-        with StopSwitch() as stop:
+        with StopSwitch(0.0 if session.ranks.world == 1 else SIGNAL_S) as stop:
             finished = run(session, display, stop)
+        # Rank 0 has written everything, or its failure ends all.
+        session.ranks.gather(None, "the last files")
         return conclude(session, finished)
     finally:
         session.close()
@@ -163,9 +197,7 @@ def announce(prepared: Prepared, display: Display) -> None:
     for line in prepared.plan.short():
         display.say(f"plan    {line}")
     if config.plan.gpu is not None:
-        display.say(
-            f"note    [plan] is for {config.plan.gpu}; this run takes one device of this machine"
-        )
+        display.say(f"note    [plan] is for {config.plan.gpu}; this run takes one device a process")
 
 
 RESUME_MAY_CHANGE = (

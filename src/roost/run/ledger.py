@@ -110,7 +110,8 @@ def available_bytes(device: torch.device) -> int:
     """Bytes that this process may still take on a device."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    return int(psutil.virtual_memory().available)
+    # Processes that torchrun started on this machine share its memory.
+    return int(psutil.virtual_memory().available) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def process_bytes(device: torch.device) -> int:

@@ -13,7 +13,7 @@ from roost.run.agreement import check_agreement
 from roost.run.display import Display, figure, step_line
 from roost.run.evaluation import EvalResult, evaluate
 from roost.run.interrupts import Interrupted, StopSwitch
-from roost.run.rollout import finish_scoring, generate
+from roost.run.rollout import finish_scoring, gather_scored, generate
 from roost.run.session import Session
 from roost.samples import Group, Sample
 
@@ -81,12 +81,15 @@ def train_step(
             step=session.step,
             stop=stop,
             on_sample=SampleCounter(display, len(prompts) * config.rollout.generations),
+            ranks=session.ranks,
         )
     session.rest()
 
     display.waiting_for("rewards")
     with ledger.phase("reward"):
-        scoring = report.add(finish_scoring(session.pool, groups))
+        scores = finish_scoring(session.pool, groups)
+        groups, scores = gather_scored(session.ranks, prompts, groups, scores)
+        scoring = report.add(scores)
     for message in scoring.messages:
         display.warn(message)
 
@@ -103,10 +106,11 @@ def train_step(
         **completion_metrics(groups),
         **update,
         **sync,
-        **ledger.step_metrics(),
+        **session.phases(),
         "policy_version": session.policy.version,
         "step_time": time.perf_counter() - start,
     }
+    session.check_ranks()
     session.record(metrics)
     check_agreement(metrics, session.policy.dtype)
     _write_samples(session, groups)
@@ -175,6 +179,7 @@ def _evaluate_if_due(session: Session, display: Display, stop: StopSwitch) -> No
         sampling,
         seed=config.seed,
         stop=stop,
+        ranks=session.ranks,
     )
     session.evaluations[str(step)] = result.as_dict()
     display.say(_eval_line(step, result))
@@ -189,5 +194,5 @@ def _eval_line(step: int, result: EvalResult) -> str:
 
 def _write_samples(session: Session, groups: list[Group]) -> None:
     every = session.prepared.config.output.samples_every
-    if every and session.step % every == 0:
+    if session.ranks.leads and every and session.step % every == 0:
         samples_file.write(session.folder.samples, session.step, groups)

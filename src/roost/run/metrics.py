@@ -15,11 +15,16 @@ Metrics = Mapping[str, float]
 
 
 class MetricsLog:
-    """Appends one JSON object a step; a line that a kill cut short is dropped on resume."""
+    """Appends one JSON object a step; a line that a kill cut short is dropped on resume.
 
-    def __init__(self, path: Path, resume_step: int = 0) -> None:
+    Args:
+        path: The file.
+        resume_step: Rows after this step are dropped; None leaves the file as it is.
+    """
+
+    def __init__(self, path: Path, resume_step: int | None = 0) -> None:
         self._path = path
-        if path.exists():
+        if resume_step is not None and path.exists():
             kept = [row for row in read_metrics(path) if row["step"] <= resume_step]
             # Beside and then into place: a kill in between must not cost the rows before it.
             beside = path.with_name(f".{path.name}.part")

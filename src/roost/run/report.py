@@ -78,8 +78,9 @@ def conclude(session: Session, finished: bool) -> RunResult:
         reward_last=fmean(scored[-tenth:]) if scored else math.nan,
         held_out=session.evaluations,
     )
-    write_json(session.folder.report, result.as_dict())
-    write_json(session.folder.ledger, ledger_table(session))
+    if session.ranks.leads:
+        write_json(session.folder.report, result.as_dict())
+        write_json(session.folder.ledger, ledger_table(session))
     return result
 
 

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 
 from roost.engines.protocol import Engine, SamplingParams
 from roost.rewards import RewardPool, Scored
-from roost.run.interrupts import StopSwitch
+from roost.run.interrupts import Interrupted, StopSwitch
 from roost.samples import Group, Prompt, Sample
+from roost.training.parallel import ALONE, Ranks
 
 
 def generate(
@@ -21,8 +22,9 @@ def generate(
     step: int,
     stop: StopSwitch,
     on_sample: Callable[[Sample], None],
+    ranks: Ranks = ALONE,
 ) -> list[Group]:
-    """All samples of the prompts, grouped in the prompts' order; scoring has begun.
+    """All samples of this rank's prompts, grouped in the prompts' order; scoring has begun.
 
     A group has fewer samples where an engine could not make all, and is left out where it made
     none.
@@ -37,21 +39,30 @@ def generate(
         step: The training step; likewise.
         stop: Checked after each sample.
         on_sample: Told of each sample, for the progress bar.
+        ranks: Share the prompts by expected length: tokens of the prompt and the whole budget.
 
     Raises:
-        Interrupted: a stop was asked for; what was sampled is dropped.
+        Interrupted: a stop was asked for, on any rank; what was sampled is dropped on all.
     """
-    groups = {prompt.id: Group(prompt, []) for prompt in prompts}
+    budget = generations * sampling.max_completion_tokens
+    mine = ranks.divide(prompts, [len(prompt.token_ids) + budget for prompt in prompts])
+    groups = {prompt.id: Group(prompt, []) for prompt in mine}
     try:
-        for sample in engine.generate(prompts, generations, sampling, seed=seed, step=step):
+        for sample in engine.generate(mine, generations, sampling, seed=seed, step=step):
             group = groups[sample.prompt_id]
             group.samples.append(sample)
             pool.submit(group.prompt, sample)
             on_sample(sample)
             stop.check()
+        stopped = False
+    except Interrupted:
+        stopped = True
     except BaseException:
         pool.cancel()
         raise
+    if any(ranks.gather(stopped, "samples")):
+        pool.cancel()
+        raise Interrupted
     for group in groups.values():
         group.samples.sort(key=lambda sample: sample.index)
     # A prompt whose requests a server refused, all of them, has nothing to train on.
@@ -71,3 +82,28 @@ def finish_scoring(pool: RewardPool, groups: Sequence[Group]) -> list[Scored]:
             sample.rewards, sample.reward = score.rewards, score.reward
             ordered.append(score)
     return ordered
+
+
+def gather_scored(
+    ranks: Ranks, prompts: Sequence[Prompt], groups: list[Group], scores: list[Scored]
+) -> tuple[list[Group], list[Scored]]:
+    """Groups and scores of all ranks, on every rank, in the prompts' order.
+
+    Advantages, normalisers and metrics are then computed of the whole step, wherever a group was
+    sampled, and no mean of means is taken. Prompts stay where they are: only samples travel.
+
+    Raises:
+        RoostError: a rank failed, or did not answer in time; it is named.
+    """
+    if ranks.world == 1:
+        return groups, scores
+    by_prompt: dict[int, tuple[list[Sample], list[Scored]]] = {
+        group.prompt.id: (group.samples, []) for group in groups
+    }
+    for score in scores:
+        by_prompt[score.prompt_id][1].append(score)
+    everything: dict[int, tuple[list[Sample], list[Scored]]] = {}
+    for part in ranks.gather(by_prompt, "scored samples"):
+        everything |= part
+    gathered = [Group(prompt, everything[prompt.id][0]) for prompt in prompts]
+    return gathered, [score for prompt in prompts for score in everything[prompt.id][1]]

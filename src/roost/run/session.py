@@ -22,7 +22,11 @@ from roost.run.ledger import Ledger
 from roost.run.metrics import MetricsLog, Tracker, open_trackers
 from roost.run.prepare import Prepared
 from roost.training.adapters import add_adapter, load_adapter
+from roost.training.parallel import ALONE, Ranks
 from roost.training.trainer import Trainer
+
+EQUAL_EVERY = 10
+"""Steps between comparisons of the ranks' weights, and after the first: a pass over them each."""
 
 
 @dataclass(slots=True)
@@ -40,6 +44,8 @@ class Session:
     log: MetricsLog
     trackers: list[Tracker]
     sampling: SamplingParams
+    ranks: Ranks = ALONE
+    """Rank 0 alone writes the folder."""
     step: int = 0
     """Steps completed."""
     evaluations: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -65,14 +71,38 @@ class Session:
             with self.ledger.phase("sleep"):
                 self.engine.sleep()
 
+    def phases(self) -> dict[str, float]:
+        """Seconds and peak bytes of the step's phases, of the rank that took most."""
+        mine = self.ledger.step_metrics()
+        return self.ranks.sum(mine, mine, "measurements")
+
+    def check_ranks(self) -> None:
+        """See now and then that all ranks have made the same steps.
+
+        Raises:
+            RoostError: their weights differ.
+        """
+        if self.step == 1 or self.step % EQUAL_EVERY == 0:
+            self.ranks.check_equal(self.policy.trainable_parameters(), f"after step {self.step}")
+
     def record(self, metrics: dict[str, float]) -> None:
         """Add a row to metrics.jsonl and the trackers."""
+        if not self.ranks.leads:
+            return
         self.log.append(metrics)
         for tracker in self.trackers:
             tracker.log(self.step, metrics)
 
     def save(self) -> None:
-        """Write a checkpoint of the state after ``self.step`` steps."""
+        """Write a checkpoint of the state after ``self.step`` steps: of all ranks, which are equal.
+
+        Raises:
+            CheckpointError: the disk is full.
+            RoostError: the ranks' weights differ.
+        """
+        self.ranks.check_equal(self.policy.trainable_parameters(), f"after step {self.step}")
+        if not self.ranks.leads:
+            return
         config = self.prepared.config
         weights = self.policy.trainable_parameters()
         state = {
@@ -106,13 +136,17 @@ class Session:
 
         It loads with ``AutoModelForCausalLM`` or ``PeftModel``.
         """
+        if not self.ranks.leads:
+            return
         module: Any = self.policy.module
         with loading.quiet_transformers():
             module.save_pretrained(self.folder.final)
             self.prepared.tokenizer.save_pretrained(self.folder.final)
 
 
-def open_session(prepared: Prepared, folder: RunFolder, point: Checkpoint | None) -> Session:
+def open_session(
+    prepared: Prepared, folder: RunFolder, point: Checkpoint | None, ranks: Ranks = ALONE
+) -> Session:
     """Load the weights and build every part; with a checkpoint, continue from it."""
     config = prepared.config
     policy = load_policy(prepared)
@@ -124,6 +158,7 @@ def open_session(prepared: Prepared, folder: RunFolder, point: Checkpoint | None
         config,
         micro_batch_tokens=prepared.plan.micro_batch_tokens,
         reference=reference,
+        ranks=ranks,
     )
     session = Session(
         prepared=prepared,
@@ -139,17 +174,26 @@ def open_session(prepared: Prepared, folder: RunFolder, point: Checkpoint | None
         pool=build_pool(prepared),
         trainer=trainer,
         ledger=Ledger(prepared.device),
-        log=MetricsLog(folder.metrics, resume_step=point.step if point else 0),
-        trackers=open_trackers(config.output.trackers, folder.root, config.model_dump()),
+        log=_open_log(folder, point, ranks),
+        trackers=open_trackers(
+            config.output.trackers if ranks.leads else [], folder.root, config.model_dump()
+        ),
         sampling=training_sampling(prepared, policy),
+        ranks=ranks,
     )
-    if point is not None:
-        try:
+    try:
+        if point is not None:
             session.restore(point)
-        except BaseException:
-            session.close()
-            raise
+        ranks.check_equal(dict(policy.module.named_parameters()), "before the first step")
+    except BaseException:
+        session.close()
+        raise
     return session
+
+
+def _open_log(folder: RunFolder, point: Checkpoint | None, ranks: Ranks) -> MetricsLog:
+    # Opening cuts off what a resumed run does again, which rank 0 alone may write.
+    return MetricsLog(folder.metrics, (point.step if point else 0) if ranks.leads else None)
 
 
 def load_policy(prepared: Prepared, adapter: Path | None = None) -> Policy:

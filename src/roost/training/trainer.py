@@ -24,6 +24,7 @@ from roost.training.batch import TrainBatch, TrainSample
 from roost.training.logprobs import token_logprobs
 from roost.training.optimizer import MasterOptimizer, learning_rate
 from roost.training.packing import Pack
+from roost.training.parallel import ALONE, Ranks
 from roost.training.shared_prompt import SharedPrompt
 
 PROOF_SAMPLES = 4
@@ -44,6 +45,7 @@ class Trainer:
         micro_batch_tokens: Most tokens of one forward and backward.
         reference: The frozen model that the KL is taken to; with an adapter None, since the
             policy with its adapter off is the reference.
+        ranks: The processes that train this policy; each computes a share of every gradient.
     """
 
     def __init__(
@@ -53,8 +55,10 @@ class Trainer:
         *,
         micro_batch_tokens: int,
         reference: Policy | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
         self.policy = policy
+        self.ranks = ranks
         self.config = config
         self.micro_batch_tokens = micro_batch_tokens
         self.reference = reference
@@ -64,7 +68,7 @@ class Trainer:
         _prepare_module(policy, config)
 
     def update(self, groups: Sequence[Group]) -> dict[str, float]:
-        """Train on a rollout batch; returns its metrics.
+        """Train on a rollout batch, the same on every rank; returns its metrics.
 
         With one update a batch the policy is the one that sampled, and the ratio is 1 with a
         gradient; with more, log-probabilities are taken once before the first.
@@ -74,18 +78,20 @@ class Trainer:
         sums: Sums = defaultdict(float)
         self._prove_unmoving(batch, sums)
         if self.config.loss.beta > 0:
-            self._score_reference(batch)
+            self._score_reference(self._own(batch))
         if train.num_iterations * train.updates_per_batch > 1:
-            self._score_old(batch)
+            self._score_old(self._own(batch))
         rate = learning_rate(self.batches, self.config.peak_learning_rate, train)
         steps: list[dict[str, float]] = []
         for _ in range(train.num_iterations):
             for part in batch.parts:
                 self.optimizer.zero_grad()
                 self.accumulate(batch, part, sums)
+                self.ranks.sum_gradients(self.optimizer.gradients())
                 steps.append(self.optimizer.step(rate))
                 self.policy.version += 1
         self.batches += 1
+        sums = Sums(float, self.ranks.sum(sums, ["difference_max"], "the sums of the metrics"))
         return {"learning_rate": rate, **_metrics(sums, steps, batch)}
 
     def accumulate(self, batch: TrainBatch, part: Sequence[TrainSample], sums: Sums) -> None:
@@ -95,7 +101,7 @@ class Trainer:
         not computed.
         """
         counts = batch.counts(part)
-        moving = [sample for sample in part if self._moves(sample)]
+        moving = self._share(part)
         self.policy.module.train()
         for prompt, packs in self._packs(self.policy, batch, moving):
             for pack in packs:
@@ -117,6 +123,15 @@ class Trainer:
             else:
                 yield SharedPrompt(policy, batch.groups[group].prompt.token_ids), pieces
 
+    def _share(self, part: Sequence[TrainSample]) -> list[TrainSample]:
+        """What this rank computes of an update: neighbours, which share prompts."""
+        moving = [sample for sample in part if self._moves(sample)]
+        return self.ranks.stretch(moving, [len(s.sample.token_ids) for s in moving])
+
+    def _own(self, batch: TrainBatch) -> TrainBatch:
+        """The batch with the samples alone that this rank computes."""
+        return replace(batch, samples=[s for part in batch.parts for s in self._share(part)])
+
     def _moves(self, sample: TrainSample) -> bool:
         """Whether a sample can change a weight."""
         return sample.sample.advantage != 0.0 or self.config.loss.beta > 0
@@ -128,7 +143,8 @@ class Trainer:
         """
         if any(self._moves(sample) for sample in batch.samples):
             return
-        few = replace(batch, samples=batch.samples[:PROOF_SAMPLES])
+        own = self.ranks.divide(batch.samples, [1.0] * len(batch.samples))
+        few = replace(batch, samples=own[:PROOF_SAMPLES])
         for sample, logprobs in zip(few.samples, self.logprobs(self.policy, few), strict=True):
             engine = torch.tensor(sample.sample.full_logprobs, device=logprobs.device)
             mask = torch.tensor(sample.loss_tokens, device=logprobs.device)
