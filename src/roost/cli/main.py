@@ -12,7 +12,7 @@ from typing import NoReturn
 from roost import __version__
 from roost.errors import RoostError, did_you_mean, nearest
 
-COMMANDS = ("train", "plan", "eval", "show", "config", "bench", "doctor")
+COMMANDS = ("train", "plan", "pilot", "eval", "show", "config", "bench", "doctor")
 
 EXIT_ERROR = 2
 """Something is wrong with what was asked."""
