@@ -18,7 +18,7 @@ from roost.run.interrupts import StopSwitch
 from roost.run.lock import FolderLock
 from roost.run.loop import run
 from roost.run.prepare import Prepared, prepare
-from roost.run.report import RunResult, conclude
+from roost.run.report import RunResult, conclude, ledger_lines, ledger_table
 from roost.run.session import Session, open_session, write_config, write_description
 
 
@@ -138,6 +138,8 @@ def _train(session: Session, display: Display) -> RunResult:
     try:
         with StopSwitch() as stop:
             finished = run(session, display, stop)
+        for line in ledger_lines(ledger_table(session)):
+            display.say(line)
         return conclude(session, finished)
     finally:
         session.close()

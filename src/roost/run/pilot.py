@@ -22,7 +22,7 @@ import torch
 from roost.config import RunConfig
 from roost.config.loading import build_config, merge
 from roost.errors import ConfigError
-from roost.planner.embedded import EmbeddedPlan
+from roost.planner.embedded import HEADROOM, EmbeddedPlan, plan_embedded
 from roost.planner.measured import Pilot, Speeds, Workload, recipe_digest, write_pilot
 from roost.planner.terms import gib
 from roost.rewards import ScoringReport
@@ -108,8 +108,24 @@ def run_pilot(config: RunConfig, base_dir: Path, display: Display, *, steps: int
         finally:
             session.close()
     path = write_pilot(pilot)
-    again = prepare(config, base_dir, display)
-    return PilotResult(pilot, path, again.plan, *peaks)
+    return PilotResult(pilot, path, planned_with(prepared, pilot), *peaks)
+
+
+def planned_with(prepared: Prepared, pilot: Pilot) -> EmbeddedPlan:
+    """The plan that a new process would make, with measurements."""
+    before = prepared.plan
+    held = sum(t.bytes for t in before.phases[0].terms if t.name == "process")
+    return plan_embedded(
+        prepared.config,
+        prepared.shape,
+        available_bytes=int((before.available_bytes - held) / HEADROOM),
+        dtype_bytes=prepared.dtype.itemsize,
+        prompt_tokens=prepared.prompts.report.longest,
+        process_bytes=held,
+        device=prepared.device.type,
+        mean_prompt=prepared.prompts.report.mean,
+        pilot=pilot,
+    )
 
 
 def _measure(session: Session, display: Display, steps: int) -> tuple[Pilot, tuple[int, int]]:
