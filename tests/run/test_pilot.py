@@ -1,4 +1,4 @@
-"""`roost pilot`'s measurements: fits against made-up machines, and a whole pilot of the tiny model."""
+"""`roost pilot`: fits against made-up machines, and a whole pilot of the tiny model."""
 
 from __future__ import annotations
 
@@ -92,9 +92,9 @@ def test_a_pilot_leaves_the_lengths_that_the_run_will_have(
 
 
 def test_memory_that_runs_out_names_the_phase() -> None:
-    with pytest.raises(ConfigError, match="train phase.*train.micro_batch_tokens"):
-        with memory_refused("train"):
-            raise torch.OutOfMemoryError("no")
+    refused = pytest.raises(ConfigError, match="train phase.*train.micro_batch_tokens")
+    with refused, memory_refused("train"):
+        raise torch.OutOfMemoryError("no")
 
 
 def test_vllm_is_refused() -> None:

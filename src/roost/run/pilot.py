@@ -155,7 +155,8 @@ def _measure(session: Session, display: Display, steps: int) -> tuple[Pilot, tup
         longest=fmean(row["completions/max_length"] for row in rows),
         computed=fmean(row["tokens/computed"] for row in rows),
     )
-    peaks = tuple(max(a, b) for a, b in zip(peaks, _peaks(session), strict=True))
+    later = _peaks(session)
+    peaks = max(peaks[0], later[0]), max(peaks[1], later[1])
     generate, train = (
         phase.bytes - sum(t.bytes for t in phase.terms if t.name == "residual")
         for phase in prepared.plan.phases
