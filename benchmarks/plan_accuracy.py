@@ -128,6 +128,7 @@ def page() -> str:
         "\nThe spread of each term of the cache, which its band is made of: logs, their median "
         "distance, and the spread of the normal distribution whose 90 % band is the logs' own.\n",
         table(spreads()),
+        OWN,
         MISSES,
         "\n## Cache at startup\n",
         table([_row(s, sources) for s in caches]),
@@ -203,6 +204,20 @@ CROSS = """
 The constants that are fitted, and the error on rows that a fit has not seen. Constants that are
 counted (14 bytes of the fused sampler, 6 of a token's width in the forward, state bytes) have no
 fit and nothing to leave out. A group is one model on one set of cards.
+"""
+OWN = """
+## Roost's own engine and trainer
+
+`roost plan` of a recipe on this machine, after `roost pilot`, is compared with what runs took by
+
+```bash
+OMP_NUM_THREADS=2 python benchmarks/plan_runs.py   # --json; --only NAME; alone on the machine
+```
+
+It pilots, plans and trains six runs (SmolLM2-135M with an adapter and in full, short and long, in
+small and large groups, and the tiny model), each in processes of its own. The targets are 5 % of
+the peak of each phase and 15 % of a step's time; what misses one is printed in bold. The first step
+is left out of the time.
 """
 MISSES = """
 ## Misses, and what they are made of

@@ -15,6 +15,7 @@ from roost.run.folder import RunFolder
 from roost.run.ledger import PhaseRecord
 from roost.run.report import RunResult, conclude
 from roost.run.session import Session
+from roost.training.parallel import Ranks
 from support.tiny_runs import TinyRun
 
 HELD_OUT = {
@@ -29,12 +30,14 @@ def ended(folder: Path, rewards: list[float | None]) -> RunResult:
     """The report of a run with these mean rewards."""
     lines = [json.dumps({"step": i + 1, "reward": r}) for i, r in enumerate(rewards)]
     (folder / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    step = SimpleNamespace(generate_s=1.5, train_s=0.5)
     phases = [SimpleNamespace(name="generate", bytes=100), SimpleNamespace(name="train", bytes=200)]
     session = SimpleNamespace(
         folder=RunFolder(folder),
         step=len(rewards),
         evaluations={},
-        prepared=SimpleNamespace(plan=SimpleNamespace(phases=phases)),
+        ranks=Ranks(),
+        prepared=SimpleNamespace(plan=SimpleNamespace(phases=phases, step=step)),
         ledger=SimpleNamespace(
             phases={"train": PhaseRecord(150, 2.5, 4), "reward": PhaseRecord(9, 0.5, 4)}
         ),
@@ -72,6 +75,7 @@ def test_the_ledger_sets_plan_beside_measurement(tmp_path: Path) -> None:
     assert train == {
         "phase": "train",
         "planned_bytes": 200,
+        "planned_seconds": 2.0,
         "measured_bytes": 150,
         "seconds": 2.5,
         "times": 4,

@@ -147,6 +147,8 @@ class RunPlan:
             f"{plan.rollouts_per_step} a step, {plan.resident_rollouts} decode at once",
         )
         table.add_row("training", f"micro-batches of {plan.micro_batch_tokens:,} tokens")
+        seconds = plan.step.line() if plan.step else "unknown: `roost pilot` measures them here"
+        table.add_row("step", escape(seconds))
         gain = f"each prompt once saves {plan.prefix_gain:.2f} x tokens: G (P + R) / (P + G R)"
         table.add_row("sharing", gain)
         for what, saved in () if plan.fits else plan.shorter_bytes:

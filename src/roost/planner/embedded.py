@@ -13,6 +13,8 @@ from roost.config import RunConfig
 from roost.errors import ConfigError
 from roost.planner.embedded_choice import choose
 from roost.planner.embedded_sizes import RunSizes
+from roost.planner.embedded_time import StepTime, step_time
+from roost.planner.measured import Pilot
 from roost.planner.model_shape import ModelShape
 from roost.planner.terms import Phase, gib
 
@@ -48,6 +50,8 @@ class EmbeddedPlan:
     """Tokens of a padded training forward over those computed: G(P+R) / (P+GR)."""
     shorter_bytes: tuple[tuple[str, int], ...]
     """Changes that save memory in the largest phase, and what each saves."""
+    step: StepTime | None = None
+    """Seconds of a step; None where ``roost pilot`` has not measured this machine."""
 
     @property
     def peak(self) -> Phase:
@@ -103,6 +107,7 @@ class EmbeddedPlan:
             f"micro-batches of {self.micro_batch_tokens:,} tokens, activations "
             f"{activations_are}; sharing prompts saves up to "
             f"{self.prefix_gain:.2f}x training tokens",
+            self.step.line() if self.step else "seconds unknown: `roost pilot` measures them here",
         ]
 
     def as_dict(self) -> dict[str, Any]:
@@ -111,8 +116,10 @@ class EmbeddedPlan:
             {"name": p.name, "bytes": p.bytes, "terms": [asdict(t) for t in p.terms]}
             for p in self.phases
         ]
-        rest = {k: v for k, v in asdict(self).items() if k not in ("phases", "shorter_bytes")}
-        return {"fits": self.fits, "phases": phases, **rest}
+        apart = ("phases", "shorter_bytes", "step")
+        rest = {k: v for k, v in asdict(self).items() if k not in apart}
+        step = self.step.as_dict() if self.step else None
+        return {"fits": self.fits, "phases": phases, "step": step, **rest}
 
 
 def plan_embedded(
@@ -124,6 +131,8 @@ def plan_embedded(
     prompt_tokens: int,
     process_bytes: int = 0,
     device: str = "cpu",
+    mean_prompt: float | None = None,
+    pilot: Pilot | None = None,
 ) -> EmbeddedPlan:
     """Plan a run on one device.
 
@@ -135,11 +144,30 @@ def plan_embedded(
         prompt_tokens: The longest prompt.
         process_bytes: What the process holds already; counted in every phase.
         device: Its kind, ``cpu`` or ``cuda``.
+        mean_prompt: Tokens of a mean prompt; by default those of the longest.
+        pilot: What was measured here for this model and method.
     """
     usable = int(HEADROOM * available_bytes) + process_bytes
-    run = RunSizes(config, shape, dtype_bytes, prompt_tokens, process_bytes)
+    run = RunSizes(
+        config,
+        shape,
+        dtype_bytes,
+        prompt_tokens,
+        process_bytes,
+        generate_residual=pilot.generate_residual_bytes if pilot else 0,
+        train_residual=pilot.train_residual_bytes if pilot else 0,
+    )
     chosen = choose(run, usable, device)
     sizes, cache = chosen.sizes, chosen.cache
+    step = None
+    if pilot is not None and not sizes.colocated:
+        step = step_time(
+            sizes,
+            pilot,
+            mean_prompt=mean_prompt or prompt_tokens,
+            resident=sizes.resident_rollouts(cache),
+            micro=chosen.micro,
+        )
     return EmbeddedPlan(
         phases=chosen.phases,
         available_bytes=usable,
@@ -155,6 +183,7 @@ def plan_embedded(
         sleep_level=sizes.sleep_level,
         prefix_gain=_prefix_gain(prompt_tokens, sizes.completion, config.rollout.generations),
         shorter_bytes=tuple(chosen.savings()),
+        step=step,
     )
 
 

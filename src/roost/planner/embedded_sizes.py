@@ -31,6 +31,10 @@ class RunSizes:
     """What an engine with weights of its own does while the trainer trains."""
     awake_cache: int = 0
     """Bytes of cache of an engine that stays awake while the trainer trains."""
+    generate_residual: int = 0
+    """Bytes that the pilot measured beyond these terms while decoding; may be negative."""
+    train_residual: int = 0
+    """The same of a forward and backward."""
 
     @cached_property
     def completion(self) -> int:
@@ -75,11 +79,13 @@ class RunSizes:
 
     def generate_phase(self, cache: int) -> Phase:
         """All that is held while samples are decoded with so many bytes of cache."""
-        return Phase("generate", (*self._resident(), *self._generate(cache)))
+        residual = _residual(self.generate_residual)
+        return Phase("generate", (*self._resident(), *self._generate(cache), *residual))
 
     def train_phase(self, micro: int) -> Phase:
         """All that is held in a forward and backward of ``micro`` tokens."""
-        return Phase("train", (*self._resident(), *self._train(micro)))
+        residual = _residual(self.train_residual)
+        return Phase("train", (*self._resident(), *self._train(micro), *residual))
 
     def _resident(self) -> Iterator[Term]:
         """What is held in every phase."""
@@ -167,6 +173,11 @@ class RunSizes:
         if self.colocated:
             return self.kv_token * samples * colocated.sequence_tokens(self.sequence)
         return self.kv_token * samples * (slot(self.prompt) + slot(self.completion))
+
+
+def _residual(count: int) -> Iterator[Term]:
+    if count:
+        yield Term("residual", count, "measured here by `roost pilot`: peak less the other terms")
 
 
 def slot(tokens: int) -> int:

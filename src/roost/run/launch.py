@@ -19,7 +19,7 @@ from roost.run.interrupts import StopSwitch
 from roost.run.lock import FolderLock
 from roost.run.loop import run
 from roost.run.prepare import Prepared, prepare
-from roost.run.report import RunResult, conclude
+from roost.run.report import RunResult, conclude, ledger_lines, ledger_table
 from roost.run.session import Session, open_session, write_config, write_description
 from roost.training.parallel import Ranks, open_ranks
 
@@ -173,6 +173,8 @@ def _train(session: Session, display: Display) -> RunResult:
             finished = run(session, display, stop)
         # Rank 0 has written everything, or its failure ends all.
         session.ranks.gather(None, "the last files")
+        for line in ledger_lines(ledger_table(session)):
+            display.say(line)
         return conclude(session, finished)
     finally:
         session.close()

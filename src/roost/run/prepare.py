@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +19,7 @@ from roost.model import loading
 from roost.model.outline import check_vocabulary, check_weights, outline
 from roost.model.source import ModelSource, find_model, fingerprint, weight_shapes
 from roost.planner.embedded import EmbeddedPlan, plan_embedded
+from roost.planner.measured import Place, read_pilot
 from roost.planner.model_config import shape_from_config
 from roost.planner.model_shape import ModelShape
 from roost.rewards import Reward, check_columns, load_rewards
@@ -158,6 +160,9 @@ def _plan(
     dtype: torch.dtype,
     prompts: PromptSets,
 ) -> EmbeddedPlan:
+    pilot = None
+    if config.rollout.engine == "embedded":
+        pilot = read_pilot(place_of(config, shape, device, dtype))
     return plan_embedded(
         config,
         shape,
@@ -166,6 +171,27 @@ def _plan(
         prompt_tokens=prompts.report.longest,
         process_bytes=process_bytes(device),
         device=device.type,
+        mean_prompt=prompts.report.mean,
+        pilot=pilot,
+    )
+
+
+def place_of(
+    config: RunConfig, shape: ModelShape, device: torch.device, dtype: torch.dtype
+) -> Place:
+    """What measurements of this run's model on this machine are kept under."""
+    if device.type == "cuda":
+        name = torch.cuda.get_device_name(device)
+    else:
+        # The instruction sets that torch found decide its kernels; Python has no better name.
+        name = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
+    return Place.of(
+        config,
+        shape,
+        device=name,
+        threads=torch.get_num_threads(),
+        torch=torch.__version__,
+        dtype=str(dtype).removeprefix("torch."),
     )
 
 

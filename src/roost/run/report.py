@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from roost.planner.terms import gib
 from roost.run.display import figure
 from roost.run.folder import write_json
 from roost.run.metrics import read_metrics
@@ -85,18 +87,46 @@ def conclude(session: Session, finished: bool) -> RunResult:
 
 
 def ledger_table(session: Session) -> list[dict[str, Any]]:
-    """Planned and measured bytes of each phase."""
-    planned = {phase.name: phase.bytes for phase in session.prepared.plan.phases}
+    """Planned and measured bytes and seconds of each phase; None where nothing was planned."""
+    plan = session.prepared.plan
+    planned = {phase.name: phase.bytes for phase in plan.phases}
+    step = plan.step
+    seconds = {"generate": step.generate_s, "train": step.train_s} if step else {}
     return [
         {
             "phase": name,
             "planned_bytes": planned.get(name),
             "measured_bytes": record.peak_bytes,
+            "planned_seconds": seconds[name] * record.times if name in seconds else None,
             "seconds": record.seconds,
             "times": record.times,
         }
         for name, record in session.ledger.phases.items()
     ]
+
+
+def ledger_lines(table: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Predicted beside measured, of the phases that the plan has.
+
+    >>> row = {"phase": "train", "planned_bytes": 3 * 2**30, "measured_bytes": 2**30, "times": 4}
+    >>> ledger_lines([{**row, "planned_seconds": 8.0, "seconds": 10.0}])
+    ['train    planned 3.00 GiB, measured 1.00 GiB; planned 2 s a step, measured 2.5 s']
+    >>> ledger_lines([{**row, "planned_seconds": None, "seconds": 10.0}])
+    ['train    planned 3.00 GiB, measured 1.00 GiB; measured 2.5 s a step']
+    """
+    lines = []
+    for row in table:
+        if row["planned_bytes"] is None or not row["times"]:
+            continue
+        measured, planned = row["seconds"] / row["times"], row["planned_seconds"]
+        seconds = f"measured {measured:.3g} s a step"
+        if planned is not None:
+            seconds = f"planned {planned / row['times']:.3g} s a step, measured {measured:.3g} s"
+        lines.append(
+            f"{row['phase']:8} planned {gib(row['planned_bytes'])}, "
+            f"measured {gib(row['measured_bytes'])}; {seconds}"
+        )
+    return lines
 
 
 def _number(value: float) -> float | None:
