@@ -44,6 +44,7 @@ with warnings.catch_warnings():
         WeightTransferInitInfo,
         WeightTransferUpdateInfo,
     )
+    from vllm.exceptions import VLLMValidationError
     from vllm.lora.request import LoRARequest
     from vllm.model_executor.layers.linear import LinearBase
     from vllm.model_executor.layers.vocab_parallel_embedding import (
@@ -200,7 +201,11 @@ class VllmAdapter:
     def submit(self, requests: Sequence[Request], sampling: SamplingParams) -> list[str]:
         """See ``Port``."""
         prompts = [request.token_ids for request in requests]
-        return self._enqueue(prompts, [_sampling(sampling, request.seed) for request in requests])
+        how = [_sampling(sampling, request.seed) for request in requests]
+        try:
+            return self._enqueue(prompts, how)
+        except VLLMValidationError as error:
+            raise ValueError(str(error)) from error
 
     def step(self) -> list[Finished]:
         """See ``Port``."""

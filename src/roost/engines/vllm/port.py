@@ -119,7 +119,11 @@ class Port(Protocol):
         ...
 
     def submit(self, requests: Sequence[Request], sampling: SamplingParams) -> list[str]:
-        """Queue completions; returns an id for each."""
+        """Queue completions; returns an id for each.
+
+        Raises:
+            ValueError: a request is not possible, such as one that is too long.
+        """
         ...
 
     def step(self) -> list[Finished]:
