@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import shutil
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +15,7 @@ import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from roost.config.loading import quickstart_path
+from roost.run import samples_file
 from support.commands import Said, run, succeed
 from support.desk import Desk
 
@@ -158,3 +161,30 @@ def test_force_starts_what_the_plan_refuses(desk: Desk) -> None:
     assert "the run does not fit" in said.error
     assert not (desk.root / "run").exists()
     assert succeed(*refused, "--force").json["finished"] is True
+
+
+def full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("place", ["metrics.MetricsLog.append", "samples_file.write"])
+def test_a_disk_that_fills_up_is_one_error(desk: Desk, place: str) -> None:
+    desk.patch.setattr(f"roost.run.{place}", full)
+    said = run(*desk.train())
+    assert said.code == 2
+    assert "'run' cannot be written any more: No space left on device" in said.error
+    assert "roost train --resume run" in said.error
+
+
+def test_a_folder_removed_from_under_a_run_is_one_error(desk: Desk) -> None:
+    write = samples_file.write
+
+    def removed(folder: Path, *rest: Any) -> Path:
+        shutil.rmtree(folder.parent)
+        return write(folder, *rest)
+
+    desk.patch.setattr("roost.run.samples_file.write", removed)
+    said = run(*desk.train())
+    assert said.code == 2
+    assert "'run' cannot be written any more: " in said.error
+    assert "No such file or directory" in said.error

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+
+from safetensors import SafetensorError
 
 from roost.config import RunConfig
 from roost.config.loading import build_config, load_config, merge
@@ -176,8 +179,28 @@ def _train(session: Session, display: Display) -> RunResult:
         for line in ledger_lines(ledger_table(session)):
             display.say(line)
         return conclude(session, finished)
+    except (OSError, SafetensorError) as error:
+        root = session.folder.root
+        if not _is_of_folder(error, root):
+            raise
+        what = error.strerror if isinstance(error, OSError) else error
+        raise CheckpointError(
+            f"the run folder '{root}' cannot be written any more: {what}. Make room, or put it "
+            f"back, and go on with: roost train --resume {root}"
+        ) from error
     finally:
         session.close()
+
+
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+
+
+def _is_of_folder(error: OSError | SafetensorError, root: Path) -> bool:
+    """Whether a disk is full, or what the run wrote is gone; other failures are other faults."""
+    if isinstance(error, SafetensorError):
+        return "I/O error" in str(error)
+    # Some libraries do not say which file it was.
+    return error.errno in _DISK or not root.is_dir() or str(error.filename).startswith(str(root))
 
 
 def announce(prepared: Prepared, display: Display) -> None:
