@@ -11,7 +11,7 @@ from roost.config import RunConfig
 from roost.config.loading import build_config, load_config, merge
 from roost.errors import CheckpointError
 from roost.run import checkpoint
-from roost.run.claim import Claim, check_new
+from roost.run.claim import Claim, check_new, check_room
 from roost.run.display import Display
 from roost.run.folder import RunFolder, base_dir_of, default_folder, existing_run
 from roost.run.interrupts import StopSwitch
@@ -81,6 +81,7 @@ def resume_run(
     """Go on with a run from its newest checkpoint."""
     target = existing_run(root, "--resume")
     with FolderLock(root):
+        checkpoint.settle(target.checkpoints)
         prepared, point = check_resume(
             target,
             display,
@@ -90,6 +91,7 @@ def resume_run(
             recipe=recipe,
             from_step=from_step,
         )
+        check_room(root, _disk_bytes(prepared, kept=len(checkpoint.steps(target.checkpoints))))
         display.say(f"resuming after step {point.step if point else 0}")
         write_config(prepared.config, target)
         return _train(open_session(prepared, target, point), display)
@@ -225,7 +227,8 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _disk_bytes(prepared: Prepared) -> int:
-    """What checkpoints and the final model will take: 14 bytes a trained parameter each."""
-    kept = prepared.config.output.keep_checkpoints + 1
-    return prepared.plan.checkpoint_bytes * kept + prepared.plan.final_bytes
+def _disk_bytes(prepared: Prepared, kept: int = 0) -> int:
+    """What checkpoints and the final model will still take, beside the checkpoints that are kept
+    already. A new one is written before an old one goes."""
+    more = max(1, prepared.config.output.keep_checkpoints + 1 - kept)
+    return prepared.plan.checkpoint_bytes * more + prepared.plan.final_bytes
