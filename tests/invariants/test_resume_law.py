@@ -32,6 +32,18 @@ KILLS = [
     ("training", 4),
     ("held-out", 3),
 ]
+CALLS = [
+    # In the middle of the third checkpoint: tensors written, state not; whole, not in its place.
+    ("roost.run.checkpoint.write_json", 5),
+    ("roost.run.checkpoint._replace", 3),
+    # A checkpoint that is no longer kept is half removed.
+    ("roost.run.checkpoint._remove", 1),
+    # In the middle of a row of metrics, of the final model, and after all else.
+    ("json.dumps", 3),
+    ("transformers.PreTrainedTokenizerBase.save_pretrained", 1),
+    ("roost.run.launch.conclude", 1),
+]
+"""Functions of which some call is the run's last."""
 
 
 def configuration(method: str) -> dict[str, Any]:
@@ -113,6 +125,33 @@ def test_killed_and_resumed_equals_whole(
     method, folder = whole
     killed = tmp_path / "killed"
     assert launch(killed, method, phase, count) == -signal.SIGKILL
+    assert launch(killed, method) == 0
+    assert_same_run(folder, killed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("whole", ["full"], indirect=True)
+@pytest.mark.parametrize(("name", "count"), CALLS)
+def test_killed_within_what_is_written_equals_whole(
+    whole: tuple[str, Path], tmp_path: Path, name: str, count: int
+) -> None:
+    method, folder = whole
+    killed = tmp_path / "killed"
+    assert launch(killed, method, f"call {name}", count) == -signal.SIGKILL
+    assert launch(killed, method) == 0
+    assert_same_run(folder, killed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("whole", ["lora"], indirect=True)
+@pytest.mark.parametrize("name", ["settle", "restore_weights", "_replace"])
+def test_killed_while_resuming_equals_whole(
+    whole: tuple[str, Path], tmp_path: Path, name: str
+) -> None:
+    method, folder = whole
+    killed = tmp_path / "killed"
+    assert launch(killed, method, "training", 3) == -signal.SIGKILL
+    assert launch(killed, method, f"call roost.run.checkpoint.{name}", 1) == -signal.SIGKILL
     assert launch(killed, method) == 0
     assert_same_run(folder, killed)
 

@@ -128,6 +128,84 @@ def test_a_kill_while_writing_never_shows_a_part(tmp_path: Path) -> None:
     assert checkpoint.steps(tmp_path)
 
 
+def test_saving_a_step_again_replaces_it(tmp_path: Path) -> None:
+    for value in (1.0, 2.0):
+        checkpoint.save(tmp_path, point(3, value), keep=1)
+    assert torch.equal(checkpoint.load(tmp_path).weights["a"], torch.full((3, 2), 2.0))
+    assert [p.name for p in tmp_path.iterdir()] == ["step-3"]
+
+
+def test_the_only_checkpoint_survives_a_kill_while_it_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between moving the old one aside and the new one into place."""
+    checkpoint.save(tmp_path, point(3, 1.0), keep=1)
+    rename, calls = Path.rename, []
+
+    def killed(self: Path, target: Path) -> Path:
+        calls.append(target.name)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", killed)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoint.save(tmp_path, point(3, 2.0), keep=1)
+    monkeypatch.undo()
+    assert calls == [".step-3.old", "step-3"]
+
+    checkpoint.settle(tmp_path)
+    assert torch.equal(checkpoint.load(tmp_path).weights["a"], torch.full((3, 2), 1.0))
+    assert [p.name for p in tmp_path.iterdir()] == ["step-3"]
+
+
+def test_a_failed_replacement_puts_the_old_one_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint.save(tmp_path, point(3, 1.0), keep=1)
+    rename = Path.rename
+
+    def full(self: Path, target: Path) -> Path:
+        if self.name.endswith(".part"):
+            raise OSError(28, "No space left on device")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", full)
+    with pytest.raises(CheckpointError, match="Earlier checkpoints are untouched"):
+        checkpoint.save(tmp_path, point(3, 2.0), keep=1)
+    assert torch.equal(checkpoint.load(tmp_path).weights["a"], torch.full((3, 2), 1.0))
+
+
+def test_what_a_kill_left_is_settled_and_nothing_else(tmp_path: Path) -> None:
+    for step in (1, 2):
+        checkpoint.save(tmp_path, point(step), keep=2)
+    for name in (".step-3.part", ".step-2.old", ".step-0.gone", "notes"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text("x")
+    checkpoint.settle(tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["notes", "step-1", "step-2"]
+    assert checkpoint.load(tmp_path).step == 2
+    checkpoint.settle(tmp_path / "absent")
+
+
+def test_a_checkpoint_that_goes_is_gone_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill while its files are removed leaves no half of it under its name."""
+    checkpoint.save(tmp_path, point(1), keep=1)
+    seen: list[list[int]] = []
+    real = checkpoint.shutil.rmtree
+
+    def watched(path: Path, **options: bool) -> None:
+        seen.append(checkpoint.steps(tmp_path))
+        real(path, **options)
+
+    monkeypatch.setattr(checkpoint.shutil, "rmtree", watched)
+    checkpoint.save(tmp_path, point(2), keep=1)
+    assert seen[-1] == [2]
+    assert [p.name for p in tmp_path.iterdir()] == ["step-2"]
+
+
 def test_weights_of_another_model_are_refused() -> None:
     parameter = torch.nn.Parameter(torch.zeros(2))
     with pytest.raises(CheckpointError, match="'other'"):
@@ -162,7 +240,7 @@ def test_a_kill_while_a_step_is_saved_again_loses_neither(
         patch.setattr(os, "rmdir", until_killed(os.rmdir))
         with contextlib.suppress(KeyboardInterrupt):
             checkpoint.save(tmp_path, point(2, 5.0), keep=1)
-    checkpoint.recover(tmp_path)
+    checkpoint.settle(tmp_path)
     assert checkpoint.load(tmp_path).weights["a"][0, 0] in (1.0, 5.0)
     assert [path.name for path in tmp_path.iterdir()] == ["step-2"]
 
@@ -182,5 +260,5 @@ def test_a_kill_while_an_old_one_is_removed_leaves_no_half_to_offer(
         with pytest.raises(KeyboardInterrupt):
             checkpoint.save(tmp_path, point(2), keep=1)
     assert checkpoint.steps(tmp_path) == [2]
-    checkpoint.recover(tmp_path)
+    checkpoint.settle(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["step-2"]

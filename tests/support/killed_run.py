@@ -2,16 +2,19 @@
 
 ``python killed_run.py FOLDER PHASE COUNT CONFIG_JSON``: trains into FOLDER with the configuration
 (or resumes where FOLDER holds a run), and sends itself SIGKILL the COUNT-th time that the run says
-it is waiting for something that starts with PHASE. An empty PHASE never kills.
+it is waiting for something that starts with PHASE. An empty PHASE never kills. A PHASE such as
+``call os.fsync`` kills at the COUNT-th call of a function instead, before it does anything.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import pkgutil
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -36,9 +39,28 @@ class KillingDisplay(QuietDisplay):
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
+def kill_at_call(name: str, count: int) -> None:
+    """Replace ``module.function`` or ``module.Class.method`` by one that ends the process."""
+    where, _, attribute = name.rpartition(".")
+    owner = pkgutil.resolve_name(where)
+    real, left = getattr(owner, attribute), count
+
+    def killing(*args: Any, **keywords: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(*args, **keywords)
+
+    setattr(owner, attribute, killing)
+
+
 def main() -> None:
     folder, phase, count, config = sys.argv[1:5]
     torch.set_num_threads(1)
+    if phase.startswith("call "):
+        kill_at_call(phase.removeprefix("call "), int(count))
+        phase = ""
     display = KillingDisplay(phase, int(count))
     if RunFolder(Path(folder)).is_run:
         resume_run(Path(folder), display, objects=PythonObjects())

@@ -12,11 +12,11 @@ SHA-256 of each file, written last.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,14 +26,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from roost import __version__
 from roost.errors import CheckpointError
+from roost.run import manifest
 from roost.run.folder import write_json
 
-FORMAT = 1
-"""Rises when a checkpoint written before can no longer be read."""
-
 _NAME = re.compile(r"^step-(\d+)$")
+_ASIDE = re.compile(r"^\.(step-\d+)\.(part|old|gone)$")
+"""Being written; replaced by another of the same step; being removed."""
 
 
 @dataclass(slots=True)
@@ -58,16 +57,17 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
     target = folder / f"step-{checkpoint.step}"
     beside = folder / f".step-{checkpoint.step}.part"
     try:
-        shutil.rmtree(beside, ignore_errors=True)
+        settle(folder)
         beside.mkdir(parents=True)
         _write_tensors(beside / "weights.safetensors", checkpoint.weights)
         _write_tensors(beside / "optimizer.safetensors", checkpoint.optimizer)
         write_json(beside / "state.json", checkpoint.state)
-        write_json(beside / "manifest.json", _manifest(beside, checkpoint.step))
+        write_json(beside / "manifest.json", manifest.make(beside, checkpoint.step))
         _replace(target, beside)
         _sync_folder(folder)
     except (OSError, SafetensorError) as error:
-        shutil.rmtree(beside, ignore_errors=True)
+        with suppress(OSError):  # the first error is the one to tell
+            settle(folder)
         raise CheckpointError(
             f"checkpoint '{target}' cannot be written: {error}. Earlier checkpoints are untouched; "
             "make room and go on with --resume."
@@ -77,39 +77,39 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
     return target
 
 
-def _set_aside(path: Path) -> Path:
-    return path.with_name(f".{path.name}.old")
+def settle(folder: Path) -> None:
+    """Finish or undo what a kill cut short in a folder that nobody else writes.
+
+    A checkpoint that was moved aside comes back where its successor did not arrive; parts and
+    what was about to be removed go.
+    """
+    if not folder.is_dir():
+        return
+    for path in folder.iterdir():
+        if aside := _ASIDE.match(path.name):
+            target = folder / aside[1]
+            if aside[2] == "old" and not target.exists():
+                path.rename(target)
+            else:
+                shutil.rmtree(path)
 
 
-def _replace(target: Path, beside: Path) -> None:
-    """Move a checkpoint into place. What ``step-N`` names is whole at every moment; where the old
-    one is set aside and the new one not yet there, ``recover`` puts the old one back."""
-    aside = _set_aside(target)
+def _replace(target: Path, whole: Path) -> None:
+    """Move a whole checkpoint into place. What was there is kept aside until it has arrived."""
+    aside = target.with_name(f".{target.name}.old")
     shutil.rmtree(aside, ignore_errors=True)
     if target.exists():
         target.rename(aside)
-    beside.rename(target)
+    whole.rename(target)
     shutil.rmtree(aside, ignore_errors=True)
 
 
 def _remove(path: Path) -> None:
-    """Take a checkpoint out of sight first, so that a kill leaves no half of it to be offered."""
-    aside = _set_aside(path)
-    shutil.rmtree(aside, ignore_errors=True)
-    path.rename(aside)
-    shutil.rmtree(aside)
-
-
-def recover(folder: Path) -> None:
-    """Put right what a kill in the middle of ``save`` has left. Only for who holds the lock."""
-    for aside in folder.glob(".step-*.old"):
-        target = folder / aside.name[1 : -len(".old")]
-        if target.exists() or damage(aside) is not None:
-            shutil.rmtree(aside)
-        else:
-            aside.rename(target)
-    for part in folder.glob(".step-*.part"):
-        shutil.rmtree(part)
+    """Under its own name a checkpoint is whole or not there, even while it is removed."""
+    gone = path.with_name(f".{path.name}.gone")
+    shutil.rmtree(gone, ignore_errors=True)
+    path.rename(gone)
+    shutil.rmtree(gone)
 
 
 def load(folder: Path, step: int | None = None) -> Checkpoint:
@@ -127,7 +127,7 @@ def load(folder: Path, step: int | None = None) -> Checkpoint:
         have = ", ".join(str(s) for s in there)
         raise CheckpointError(f"'{folder}' holds no checkpoint of step {chosen}; it holds {have}.")
     path = folder / f"step-{chosen}"
-    problem = damage(path)
+    problem = manifest.damage(path)
     if problem is not None:
         earlier = [s for s in there if s < chosen]
         offer = (
@@ -182,51 +182,10 @@ def newest_state(folder: Path) -> dict[str, Any]:
     return state if isinstance(state, dict) else {}
 
 
-def damage(path: Path) -> str | None:
-    """What is wrong with a checkpoint, or None: every file is compared with the manifest.
-
-    Raises:
-        CheckpointError: its format is another version's.
-    """
-    try:
-        manifest = json.loads((path / "manifest.json").read_text())
-        written, files = manifest["format"], manifest["files"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return f"its manifest.json cannot be read ({type(error).__name__}: {error})"
-    if written != FORMAT:
-        raise CheckpointError(
-            f"checkpoint '{path}' was written by Roost {manifest.get('roost')} in format "
-            f"{written}; Roost {__version__} reads format {FORMAT}. Resume with the "
-            "version that wrote it."
-        )
-    for name, entry in files.items():
-        file = path / name
-        if not file.is_file():
-            return f"{name} is missing"
-        if file.stat().st_size != entry["bytes"]:
-            return f"{name} has {file.stat().st_size} bytes instead of {entry['bytes']}"
-        if _sha256(file) != entry["sha256"]:
-            return f"{name} does not have the checksum it was written with"
-    return None
-
-
-def _manifest(folder: Path, step: int) -> dict[str, Any]:
-    files = {
-        path.name: {"bytes": path.stat().st_size, "sha256": _sha256(path)}
-        for path in sorted(folder.iterdir())
-    }
-    return {"format": FORMAT, "roost": __version__, "step": step, "files": files}
-
-
 def _write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     save_file({name: t.detach().to("cpu").contiguous() for name, t in tensors.items()}, path)
     with path.open("rb") as file:
         os.fsync(file.fileno())
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _sync_folder(folder: Path) -> None:

@@ -15,7 +15,7 @@ from roost.config import RunConfig
 from roost.config.loading import build_config, load_config, merge
 from roost.errors import CheckpointError
 from roost.run import checkpoint
-from roost.run.claim import Claim, check_new
+from roost.run.claim import Claim, check_new, check_room
 from roost.run.display import Display, QuietDisplay
 from roost.run.folder import RunFolder, base_dir_of, default_folder, existing_run
 from roost.run.interrupts import StopSwitch
@@ -111,7 +111,7 @@ def resume_run(
     with open_ranks(device) as ranks, FolderLock(root) if ranks.leads else nullcontext():
         display = display if ranks.leads else QuietDisplay()
         if ranks.leads:
-            checkpoint.recover(target.checkpoints)
+            checkpoint.settle(target.checkpoints)
         # Nobody reads a checkpoint before it is put right.
         ranks.gather(None, "the checkpoints to be put right")
         prepared, point = check_resume(
@@ -123,6 +123,7 @@ def resume_run(
             recipe=recipe,
             from_step=from_step,
         )
+        check_room(root, _disk_bytes(prepared, kept=len(checkpoint.steps(target.checkpoints))))
         display.say(f"resuming after step {point.step if point else 0}")
         # All have read the folder before it is written.
         ranks.gather(None, "the checkpoint")
@@ -283,7 +284,8 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _disk_bytes(prepared: Prepared) -> int:
-    """What checkpoints and the final model will take: 14 bytes a trained parameter each."""
-    kept = prepared.config.output.keep_checkpoints + 1
-    return prepared.plan.checkpoint_bytes * kept + prepared.plan.final_bytes
+def _disk_bytes(prepared: Prepared, kept: int = 0) -> int:
+    """What checkpoints and the final model will still take, beside the checkpoints that are kept
+    already. A new one is written before an old one goes."""
+    more = max(1, prepared.config.output.keep_checkpoints + 1 - kept)
+    return prepared.plan.checkpoint_bytes * more + prepared.plan.final_bytes

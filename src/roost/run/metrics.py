@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-from roost.errors import ConfigError
+from roost.errors import CheckpointError, ConfigError
 
 Metrics = Mapping[str, float]
 
@@ -32,10 +32,20 @@ class MetricsLog:
             beside.replace(path)
 
     def append(self, row: Metrics) -> None:
-        """Write a row. NaN becomes null, which JSON has."""
-        clean = {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in row.items()}
-        with self._path.open("a") as file:
-            file.write(json.dumps(clean) + "\n")
+        """Write a row. NaN and infinity become null: JSON has neither.
+
+        Raises:
+            CheckpointError: the disk is full or not writable.
+        """
+        clean = {k: v if math.isfinite(v) else None for k, v in row.items()}
+        try:
+            with self._path.open("a") as file:
+                file.write(json.dumps(clean) + "\n")
+        except OSError as error:
+            raise CheckpointError(
+                f"'{self._path}' cannot be written: {error.strerror or error}. Checkpoints are "
+                "untouched; make room and go on with --resume."
+            ) from error
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

@@ -10,16 +10,27 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from roost.errors import CheckpointError
 from roost.samples import Group, Prompt, Sample
 
 
 def write(folder: Path, step: int, groups: Sequence[Group]) -> Path:
-    """Write the samples of a step, replacing an earlier try at the same step."""
+    """Write the samples of a step, replacing an earlier try at the same step.
+
+    Raises:
+        CheckpointError: the disk is full or not writable.
+    """
     rows = [_row(step, group.prompt, sample) for group in groups for sample in group.samples]
     target = folder / f"step-{step:06d}.parquet"
     beside = folder / f".{target.name}.part"
-    pq.write_table(pa.Table.from_pylist(rows), beside)
-    beside.replace(target)
+    try:
+        pq.write_table(pa.Table.from_pylist(rows), beside)
+        beside.replace(target)
+    except OSError as error:
+        raise CheckpointError(
+            f"'{target}' cannot be written: {error.strerror or error}. Checkpoints are untouched; "
+            "make room and go on with --resume, or set output.samples_every = 0."
+        ) from error
     return target
 
 
