@@ -40,6 +40,22 @@ def test_nothing_to_do():
     assert list(engine.generate([], 4, SamplingParams(4), seed=0, step=0)) == []
 
 
+def test_a_prompt_is_computed_once_for_its_whole_group(monkeypatch):
+    """Even where its samples start at different times, for want of room."""
+    engine = make_engine(build("llama"), max_sequences=3)
+    fed, hidden_states = [], Policy.hidden_states
+
+    def counted(self, ids, *arguments):
+        fed.append(len(ids))
+        return hidden_states(self, ids, *arguments)
+
+    monkeypatch.setattr(Policy, "hidden_states", counted)
+    samples = run(engine, make_prompts((10, 7)), 5, SamplingParams(4))
+    drawn = [len(sample.token_ids) for sample in samples.values()]
+    # The first token comes from the prompt's own forward; the last is never fed back.
+    assert sum(fed) == 10 + 7 + sum(count - 1 for count in drawn)
+
+
 def test_cache_too_small_for_one_sequence_is_an_error():
     engine = make_engine(build("llama"), cache_bytes=64 * BYTES_PER_TOKEN)
     assert len(run(engine, make_prompts((32,)), 3, SamplingParams(33))) == 3

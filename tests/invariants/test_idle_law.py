@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from roost.config import LoraConfig
+from roost.model.source import tiny_model_folder
+from roost.run import checkpoint
+from roost.run.metrics import read_metrics
 from roost.training.adapters import add_adapter
 from support.groups import random_groups
 from support.small_models import build, with_adapter
+from support.tiny_runs import train_tiny
 from support.trainers import gradient, make_trainer
 
 GROUPS = ([4, 6], [[5, 3, 8], [2, 7, 4]])
@@ -49,3 +56,31 @@ def test_no_advantage_gives_no_gradient(beta: float) -> None:
         assert abs(metrics["kl"]) < 1e-6
     else:
         assert all(float(g.abs().max()) == 0.0 for g in gradient(trainer, groups).values())
+
+
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_a_run_without_a_learning_rate_ends_as_it_began(method: str, tmp_path: Path) -> None:
+    """Engine, rewards, trainer, checkpoints: nothing of it moves a weight, and what engine and
+    trainer score stays as near as at the first step."""
+    run = train_tiny(
+        tmp_path / "run",
+        tmp_path,
+        {
+            "train": {"method": method, "learning_rate": 0.0, "steps": 4},
+            "loss": {"beta": 0.1},
+            "output": {"checkpoint_every": 1, "keep_checkpoints": 4},
+        },
+    )
+    points = [checkpoint.load(run.folder.checkpoints, step).weights for step in (1, 2, 3, 4)]
+    assert all(torch.equal(points[0][n], w) for point in points for n, w in point.items())
+    if method == "full":
+        shipped = load_file(tiny_model_folder() / "model.safetensors")
+        assert all(torch.equal(points[-1][name], tensor) for name, tensor in shipped.items())
+    else:
+        assert not any(tensor.any() for name, tensor in points[-1].items() if "lora_B" in name)
+    rows = read_metrics(run.folder.metrics)
+    assert len(rows) == 4
+    for row in rows:
+        assert row["policy_version"] == row["step"]
+        assert row["sampling/logp_difference_max"] < 1e-5
+        assert row["kl"] == pytest.approx(0.0, abs=1e-9)

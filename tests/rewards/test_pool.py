@@ -25,6 +25,7 @@ def noisy(completions):
     print("noise" * 1000); sys.stdout.flush(); os.write(1, b"raw")
     return [1.0 for _ in completions]
 async def later(completions): return [0.25 for _ in completions]
+def pid(completions): return [float(os.getpid())]
 def columns(completions, answer, prompts, completion_ids, finish_reasons):
     assert prompts == ["p"] and completion_ids == [[1]] and finish_reasons == ["stop"]
     return answer
@@ -44,6 +45,9 @@ def misbehave(completions):
     if t == "none": return [None]
     if t == "two": return [1.0, 2.0]
     if t == "scalar": return 1.0
+    if t == "deaf":
+        os.closerange(3, 1000)
+        time.sleep(60)
     if t == "text": return ["x"]
     if t == "system exit": sys.exit(1)
     return [1.0]
@@ -93,6 +97,7 @@ def pool(folder: Path) -> Iterator[RewardPool]:
         ("sleep", "deadline", r"no answer within 1\.5 s"),
         ("spin", "deadline", "its worker was killed"),
         ("regex", "deadline", "its worker was killed"),
+        ("deaf", "deadline", "its worker was killed"),
         ("exit", "died", "exit code 3"),
         ("kill", "died", "exit code -9"),
         ("system exit", "died", "exit code 1"),
@@ -146,6 +151,51 @@ def test_one_failing_reward_leaves_the_others(folder: Path) -> None:
         [scored] = score(pool, "raise")
     assert scored.rewards == {"length": 5.0, "misbehave": None}
     assert scored.reward == 5.0
+
+
+def test_workers_are_started_once_and_reused(folder: Path) -> None:
+    with make_pool(folder, "r.py:pid", workers=2) as pool:
+        first = {scored.reward for scored in score(pool, *"abcdefgh")}
+        again = {scored.reward for scored in score(pool, *"abcdefgh")}
+    assert len(first | again) <= 2
+    assert os.getpid() not in first
+
+
+def test_a_worker_that_stops_reading_costs_its_sample(folder: Path) -> None:
+    """A task larger than the pipe's buffer cannot even be sent to it."""
+    with make_pool(folder, "r.py:length", workers=1, deadline_s=1.5) as pool:
+        score(pool, "warm")
+        [worker] = [thread._worker for thread in pool._threads]
+        assert worker is not None
+        worker.process.send_signal(signal.SIGSTOP)
+        [lost] = score(pool, "x" * 2**22)
+        [scored] = score(pool, "abc")
+    assert lost.reward is None
+    assert lost.failures[0].kind == "deadline"
+    assert scored.reward == 3.0
+
+
+def test_a_machine_that_starts_no_more_processes_ends_the_run(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rather than wait for a worker that never was."""
+
+    def refuse(*arguments: Any, **options: Any) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr("roost.rewards.process.subprocess.Popen", refuse)
+    with (
+        make_pool(folder, "r.py:length", workers=1) as pool,
+        pytest.raises(RewardError, match=r"roost-reward-0 failed: BlockingIOError.*unavail"),
+    ):
+        score(pool, "x")
+
+
+def test_mathematics_that_never_ends_costs_its_sample(folder: Path) -> None:
+    with make_pool(folder, "math", workers=2, deadline_s=12.0) as pool:
+        endless, fine = score(pool, "$2^{3^{4^{5^{6}}}}$", "$4$", columns={"answer": "4"})
+    assert endless.reward in (None, 0.0)
+    assert fine.reward == 1.0
 
 
 def closure(offset: float) -> Callable[[list[str]], list[float]]:

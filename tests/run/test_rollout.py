@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from roost.config import RewardsConfig
 from roost.engines.protocol import Engine, SamplingParams
-from roost.rewards import RewardPool, Scored
+from roost.rewards import RewardPool, Scored, load_rewards
 from roost.run.interrupts import Interrupted, StopSwitch
 from roost.run.rollout import finish_scoring, generate
 from roost.samples import FinishReason, Group, Prompt, Sample, TokenSource
@@ -141,3 +144,43 @@ def test_scores_find_their_samples_whichever_came_first() -> None:
         for made in group.samples:
             assert made.rewards == {"r": 10.0 * made.prompt_id, "i": float(made.index)}
             assert made.reward == 10.0 * made.prompt_id + made.index
+
+
+class WaitingEngine(ScriptedEngine):
+    """Goes on only when the rewards have scored what it gave; a sample at a time."""
+
+    def __init__(self, marks: Path) -> None:
+        super().__init__([])
+        self.marks = marks
+
+    def generate(self, *arguments: Any, **keys: Any) -> Iterator[Sample]:
+        for number, made in enumerate(super().generate(*arguments, **keys), 1):
+            yield made
+            give_up = time.monotonic() + 60
+            while len(list(self.marks.iterdir())) < number:
+                assert time.monotonic() < give_up, "it was not scored while others decoded"
+                time.sleep(0.01)
+
+
+def test_a_sample_is_scored_while_others_are_decoded(tmp_path: Path) -> None:
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    (tmp_path / "rewards.py").write_text(
+        "import tempfile\n\n\ndef marked(completions):\n"
+        f"    tempfile.mkstemp(dir={str(marks)!r})\n    return [1.0]\n"
+    )
+    config = RewardsConfig.model_validate({"functions": ["rewards.py:marked"]})
+    with RewardPool(load_rewards(config, tmp_path), deadline_s=60, workers=1) as pool:
+        groups = generate(
+            cast(Engine, WaitingEngine(marks)),
+            pool,
+            PROMPTS,
+            2,
+            SamplingParams(5),
+            seed=0,
+            step=0,
+            stop=StopSwitch(),
+            on_sample=lambda sample: None,
+        )
+        finish_scoring(pool, groups)
+    assert all(made.reward == 1.0 for group in groups for made in group.samples)

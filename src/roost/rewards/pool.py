@@ -11,24 +11,17 @@ from __future__ import annotations
 import os
 import pickle
 import queue
-import signal
-import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
+from dataclasses import dataclass
 from typing import Any, Self
 
 from roost.errors import RewardError
 from roost.rewards.loading import Reward
+from roost.rewards.process import WorkerLost, WorkerProcess
 from roost.samples import Prompt, Sample
 
-START_DEADLINE_S = 120.0
-"""A worker that has not loaded its rewards by then is given up."""
 START_TRIES = 3
 """A worker that dies while starting so many times ends the run."""
 
@@ -65,13 +58,6 @@ class _Task:
     index: int
     prompt: str
     arguments: dict[str, Any]
-
-
-class _WorkerLost(Exception):
-    def __init__(self, kind: str, message: str) -> None:
-        super().__init__(message)
-        self.kind = kind
-        self.message = message
 
 
 class RewardPool:
@@ -179,7 +165,7 @@ class _WorkerThread(threading.Thread):
         self._pool = pool
         self._setup = setup
         self._deadline_s = deadline_s
-        self._worker: _Worker | None = None
+        self._worker: WorkerProcess | None = None
         self._stopping = threading.Event()
 
     def run(self) -> None:
@@ -209,7 +195,7 @@ class _WorkerThread(threading.Thread):
             return self._lost(task, "type", f"its columns cannot be sent to a worker: {error}")
         try:
             outcomes = self._ensure_worker().ask(message, self._deadline_s)
-        except _WorkerLost as lost:
+        except WorkerLost as lost:
             self._discard()
             return self._lost(task, lost.kind, lost.message)
         return self._scored(task, outcomes)
@@ -230,7 +216,7 @@ class _WorkerThread(threading.Thread):
         failure = Failure("all", kind, message, task.prompt_id, task.prompt)
         return Scored(task.prompt_id, task.index, values, None, [failure])
 
-    def _ensure_worker(self) -> _Worker:
+    def _ensure_worker(self) -> WorkerProcess:
         """The worker, started anew where the last one was lost."""
         problem = ""
         for _ in range(START_TRIES):
@@ -238,11 +224,11 @@ class _WorkerThread(threading.Thread):
                 return self._worker
             if self._stopping.is_set():
                 raise RewardError("the reward pool is closed")
-            worker = _Worker()
+            worker = WorkerProcess()
             self._worker = worker
             try:
                 worker.start(self._setup)
-            except _WorkerLost as lost:
+            except WorkerLost as lost:
                 problem = f"{lost.message}: {worker.log_tail()}"
                 self._discard()
         if self._worker is not None:
@@ -253,71 +239,6 @@ class _WorkerThread(threading.Thread):
         if self._worker is not None:
             self._worker.end()
             self._worker = None
-
-
-@dataclass(slots=True)
-class _Worker:
-    """One process and the pipe to it."""
-
-    process: subprocess.Popen[bytes] = field(init=False)
-    _pipe: Connection = field(init=False)
-    _log: Any = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._pipe, theirs = Pipe()
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by ``end``
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "roost.rewards.worker", str(theirs.fileno()), str(os.getpid())],
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            stdout=self._log,
-            stderr=self._log,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
-            # A process group of its own, so that what a reward starts ends with its worker.
-            start_new_session=True,
-        )
-        theirs.close()
-
-    def start(self, setup: bytes) -> None:
-        """Send the rewards and wait until they are loaded."""
-        if self._exchange(setup, START_DEADLINE_S) != "ready":
-            raise _WorkerLost("died", "it did not say that it was ready")
-
-    def ask(self, task: bytes, deadline_s: float) -> list[tuple[float | None, str | None, str]]:
-        """Have a task scored."""
-        answer: list[tuple[float | None, str | None, str]] = self._exchange(task, deadline_s)
-        return answer
-
-    def _exchange(self, message: bytes, deadline_s: float) -> Any:
-        try:
-            self._pipe.send_bytes(message)
-            if not self._pipe.poll(deadline_s):
-                raise _WorkerLost(
-                    "deadline", f"no answer within {deadline_s:g} s; its worker was killed"
-                )
-            return self._pipe.recv()
-        except (EOFError, OSError) as error:
-            code = self.process.wait()
-            raise _WorkerLost("died", f"its worker died with exit code {code}") from error
-
-    def log_tail(self) -> str:
-        """The last line that the worker printed: of a traceback, the error."""
-        self._log.seek(0)
-        lines = bytes(self._log.read()).decode(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "it printed nothing"
-
-    def kill(self) -> None:
-        """Kill the process and all that rewards have started from it."""
-        # The group keeps its number while any member lives, even where the worker itself is gone.
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-
-    def end(self) -> None:
-        """Kill the process and close what belongs to it."""
-        self.kill()
-        self.process.wait()
-        self._pipe.close()
-        self._log.close()
 
 
 def weighted_sum(rewards: Sequence[Reward], values: dict[str, float | None]) -> float | None:
