@@ -217,7 +217,7 @@ OMP_NUM_THREADS=2 python benchmarks/plan_runs.py   # --json; --only NAME; alone 
 It pilots, plans and trains six runs (SmolLM2-135M with an adapter and in full, short and long, in
 small and large groups, and the tiny model), each in processes of its own. The targets are 5 % of
 the peak of each phase and 15 % of a step's time; what misses one is printed in bold. The first step
-is left out of the time.
+is left out of the time. The command has not yet been run to its end, so there are no figures here.
 """
 MISSES = """
 ## Misses, and what they are made of

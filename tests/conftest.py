@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from support.tiny_runs import TinyRun, train_tiny
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_measurements(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What a pilot has measured on this machine must not change what tests see of a plan."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ROOST_HOME", str(tmp_path_factory.mktemp("home")))
+        yield
 
 
 @pytest.fixture(scope="session")

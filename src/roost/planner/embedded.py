@@ -11,7 +11,7 @@ from typing import Any
 
 from roost.config import RunConfig
 from roost.errors import ConfigError
-from roost.planner.embedded_choice import choose
+from roost.planner.embedded_choice import Choice, choose
 from roost.planner.embedded_sizes import RunSizes
 from roost.planner.embedded_time import StepTime, step_time
 from roost.planner.measured import Pilot
@@ -159,15 +159,6 @@ def plan_embedded(
     )
     chosen = choose(run, usable, device)
     sizes, cache = chosen.sizes, chosen.cache
-    step = None
-    if pilot is not None and not sizes.colocated:
-        step = step_time(
-            sizes,
-            pilot,
-            mean_prompt=mean_prompt or prompt_tokens,
-            resident=sizes.resident_rollouts(cache),
-            micro=chosen.micro,
-        )
     return EmbeddedPlan(
         phases=chosen.phases,
         available_bytes=usable,
@@ -183,8 +174,17 @@ def plan_embedded(
         sleep_level=sizes.sleep_level,
         prefix_gain=_prefix_gain(prompt_tokens, sizes.completion, config.rollout.generations),
         shorter_bytes=tuple(chosen.savings()),
-        step=step,
+        step=_step_time(chosen, pilot, mean_prompt or prompt_tokens),
     )
+
+
+def _step_time(chosen: Choice, pilot: Pilot | None, mean_prompt: float) -> StepTime | None:
+    """Seconds where they were measured, of the engine that they were measured with."""
+    sizes = chosen.sizes
+    if pilot is None or sizes.colocated:
+        return None
+    resident = sizes.resident_rollouts(chosen.cache)
+    return step_time(sizes, pilot, mean_prompt=mean_prompt, resident=resident, micro=chosen.micro)
 
 
 def _prefix_gain(prompt: int, completion: int, generations: int) -> float:

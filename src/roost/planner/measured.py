@@ -96,7 +96,7 @@ class Pilot:
     place: Place
     speeds: Speeds
     spread: float
-    """Largest relative error of the speeds on what they were fitted to."""
+    """Mean relative error of the decoding speeds on what they were fitted to."""
     generate_residual_bytes: int
     """Measured peak of the worst case less the plan's terms; may be negative."""
     train_residual_bytes: int
