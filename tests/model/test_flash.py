@@ -14,7 +14,8 @@ from roost.engines.embedded.attention import DecodeLayout, PrefillLayout, Row
 from roost.engines.embedded.cache import LayerShape, SlotCache
 from roost.model.attention import AttentionParams
 from roost.model.flash import CHUNK, flash, join, padded
-from roost.model.parts import Segment, packed_attention, parts_of
+from roost.model.packed_attention import PackedParts, packed_attention
+from roost.model.parts import Segment
 
 KV_HEADS, REPEAT, DIM = 2, 3, 64
 PARAMS = AttentionParams(layer=0, scale=DIM**-0.5)
@@ -71,7 +72,7 @@ def test_parts_are_attention_with_its_gradient(
     segments = segments_of([p for p, _ in groups], [c for _, c in groups])
     count = segments[-1].start + segments[-1].length
     inputs = [t.requires_grad_() for t in random_tokens(count, torch.float32, seed)]
-    output = packed_attention(*inputs, parts_of(segments), PARAMS.scale)
+    output = packed_attention(*inputs, PackedParts(segments), PARAMS.scale)
     weights = torch.randn(output.shape, generator=torch.Generator().manual_seed(seed))
     gradients = torch.autograd.grad((output * weights).sum(), inputs)
 
@@ -107,7 +108,7 @@ def test_engine_and_trainer_compute_the_same_bits(
 
     segments = segments_of(prompts, completions)
     query, key, value = random_tokens(segments[-1].start + segments[-1].length, dtype, seed=1)
-    packed = packed_attention(query, key, value, parts_of(segments), PARAMS.scale)
+    packed = packed_attention(query, key, value, PackedParts(segments), PARAMS.scale)
 
     shape = [LayerShape(KV_HEADS, DIM, DIM)]
     place = (dtype, torch.device("cpu"))

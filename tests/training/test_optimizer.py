@@ -270,6 +270,49 @@ def test_eight_bit_moments_need_bitsandbytes() -> None:
         check_optimizer(config, torch.device("cpu"))
 
 
+def eight_bit_steps(
+    optimizer: MasterOptimizer, parameters: dict[str, nn.Parameter], seeds: range
+) -> None:
+    for seed in seeds:
+        optimizer.zero_grad()
+        backward(parameters, random_gradients(parameters, seed))
+        optimizer.step(RATE)
+
+
+def wide_parameters() -> dict[str, nn.Parameter]:
+    """A matrix of enough weights for bitsandbytes to keep its moments in 8 bits, and a norm."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = {"matrix": (96, 64), "norm": (6,)}
+    return {
+        name: nn.Parameter(torch.randn(shape, generator=generator).bfloat16())
+        for name, shape in shapes.items()
+    }
+
+
+def test_eight_bit_moments_take_nearly_the_same_steps_and_go_on_where_they_were() -> None:
+    pytest.importorskip("bitsandbytes", reason="runs where roost[bitsandbytes] is installed")
+    eight_bit = TrainConfig(optimizer="adamw_8bit", learning_rate=RATE, weight_decay=0.1)
+    parameters, plain = wide_parameters(), wide_parameters()
+    optimizer = MasterOptimizer(parameters, eight_bit)
+    exact = MasterOptimizer(plain, eight_bit.model_copy(update={"optimizer": "adamw"}))
+    eight_bit_steps(optimizer, parameters, range(3))
+    eight_bit_steps(exact, plain, range(3))
+    state, start = optimizer.state_dict(), wide_parameters()
+    assert state["state1/matrix"].dtype == torch.uint8
+    for name in parameters:
+        mine, theirs = (s[f"master/{name}"] - start[name] for s in (state, exact.state_dict()))
+        assert torch.cosine_similarity(mine.flatten(), theirs.flatten(), dim=0) > 0.99
+
+    resumed = wide_parameters()
+    again = MasterOptimizer(resumed, eight_bit)
+    again.load_state_dict({name: value.clone() for name, value in state.items()})
+    eight_bit_steps(optimizer, parameters, range(3, 6))
+    eight_bit_steps(again, resumed, range(3, 6))
+    assert again.state_dict().keys() == optimizer.state_dict().keys()
+    for name, value in optimizer.state_dict().items():
+        assert torch.equal(again.state_dict()[name], value), name
+
+
 SCHEDULES: dict[str, Any] = {
     "constant": lambda o, warmup, steps: get_constant_schedule_with_warmup(o, warmup),
     "linear": get_linear_schedule_with_warmup,

@@ -1,10 +1,8 @@
-"""Packed attention on a CPU: the visible pairs of a row of tokens, divided into kernel calls.
+"""The visible pairs of a row of tokens, divided into calls of the CPU's attention kernel.
 
 Each part is a batch of queries over at most ``CHUNK`` keys. A segment's earlier chunks are seen
-whole, its last one causally, and a completion sees its prompt's chunks whole; the parts of a query
-are joined by their log-sum-exps. In backward each part is given the joined output and log-sum-exp,
-which makes its share of the gradient exact (as ring attention does, Liu et al. 2023,
-arXiv:2310.01889). Prompt keys and values are read by all completions and copied for none.
+whole, its last one causally, and a completion sees its prompt's chunks whole.
+``model.packed_attention`` computes the parts and joins them.
 """
 
 from __future__ import annotations
@@ -12,20 +10,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from roost.model.flash import CHUNK, FINE, MASKED, ROWS, flash, join, padded
+from roost.model.flash import CHUNK, FINE, MASKED, ROWS, padded
 
 MAX_PADDING = 0.25
 """Segments are grouped by length so that at most this share of a causal part is padding."""
+PADDING = -1
+"""In place of a token's index: a row or column of a part that stands for no token."""
 PREFIX = -1
 """In place of a prompt segment's index: a prompt that is not in the row. Its keys and values come
 from another forward and stand before the row's."""
-_UNSEEN = 1e30
-"""Log-sum-exp given to padding rows in backward: their probabilities become 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +59,13 @@ class Part:
     """Queries over keys that one kernel call takes: a batch of rows, padded at the end."""
 
     queries: Tensor
-    """``[batch, rows]`` int64, indices into the row of tokens; padding repeats index 0."""
+    """``[batch, rows]`` int64, indices into the row of tokens; ``PADDING`` where there is none."""
     keys: Tensor
-    """``[batch, columns]`` int64, indices into the keys; padding likewise."""
+    """``[batch, columns]`` int64, indices into the keys; likewise."""
     mask: Tensor
     """``[rows or 1, columns]`` float32: 0 where a row sees a key, ``MASKED`` elsewhere."""
     causal: bool
     """Row i sees columns 0..i only, whatever the mask says."""
-    real: Tensor
-    """``[n]`` int64: flat positions in ``queries`` that are not padding."""
-    tokens: Tensor
-    """``[n]`` int64: the tokens at those positions."""
 
 
 def parts_of(segments: Sequence[Segment], prefix: int = 0) -> list[Part]:
@@ -86,22 +79,6 @@ def parts_of(segments: Sequence[Segment], prefix: int = 0) -> list[Part]:
     earlier = [part for batch in batches for part in _earlier_chunks(batch, prefix)]
     last = [part for batch in batches for part in _last_chunks(batch, prefix)]
     return [*earlier, *last, *_prompt_parts(segments, prefix)]
-
-
-def packed_attention(
-    query: Tensor, key: Tensor, value: Tensor, parts: Sequence[Part], scale: float
-) -> Tensor:
-    """Attention output ``[tokens, heads, head_dim]``, with gradient.
-
-    Args:
-        query: ``[tokens, heads, head_dim]``.
-        key: ``[prefix + tokens, kv_heads, head_dim]``.
-        value: Likewise.
-        parts: What each token sees.
-        scale: Factor on the scores.
-    """
-    output: Tensor = _PackedAttention.apply(query, key, value, parts, scale)  # type: ignore[no-untyped-call]
-    return output
 
 
 def _similar_lengths(segments: Sequence[Segment]) -> list[list[Segment]]:
@@ -159,11 +136,10 @@ def _prompt_parts(segments: Sequence[Segment], prefix: int) -> list[Part]:
 
 
 def _prompt_part(queries: Tensor, keys: tuple[int, int]) -> Part:
-    rows = torch.zeros(1, len(queries) + -len(queries) % ROWS, dtype=torch.int64)
+    rows = torch.full((1, len(queries) + -len(queries) % ROWS), PADDING)
     rows[0, : len(queries)] = queries
     columns = _columns([keys])
-    mask = _visible(columns.shape[1], keys[1])
-    return Part(rows, columns, mask, False, torch.arange(len(queries)), queries)
+    return Part(rows, columns, _visible(columns.shape[1], keys[1]), causal=False)
 
 
 def _part(
@@ -185,8 +161,7 @@ def _part(
     places = torch.arange(width)
     starts = torch.tensor([start for start, _ in queries]).unsqueeze(1)
     inside = places < torch.tensor([length for _, length in queries]).unsqueeze(1)
-    rows = torch.where(inside, starts + places, 0)
-    real = inside.flatten().nonzero().squeeze(1)
+    rows = torch.where(inside, starts + places, PADDING)
     columns = _columns(keys)
     # Padding columns stand behind all that a real row sees: causality hides them, and whole chunks
     # have none.
@@ -194,12 +169,12 @@ def _part(
     if offset is not None:
         seen = torch.arange(columns.shape[1]) <= places.unsqueeze(1) + offset
         mask = torch.where(seen, 0.0, MASKED)
-    return Part(rows, columns, mask, causal, real, rows.flatten()[real])
+    return Part(rows, columns, mask, causal)
 
 
 def _columns(keys: Sequence[tuple[int, int]]) -> Tensor:
-    """Indices ``[batch, columns]`` of spans of keys, padded with index 0."""
-    columns = torch.zeros(len(keys), padded(max(length for _, length in keys)), dtype=torch.int64)
+    """Indices ``[batch, columns]`` of spans of keys."""
+    columns = torch.full((len(keys), padded(max(length for _, length in keys))), PADDING)
     for row, (start, length) in enumerate(keys):
         columns[row, :length] = torch.arange(start, start + length)
     return columns
@@ -208,115 +183,3 @@ def _columns(keys: Sequence[tuple[int, int]]) -> Tensor:
 def _visible(columns: int, count: int) -> Tensor:
     """``[1, columns]``: the first ``count`` are seen."""
     return torch.where(torch.arange(columns) < count, 0.0, MASKED).unsqueeze(0)
-
-
-class _PackedAttention(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, parts: Sequence[Part], scale: float
-    ) -> Tensor:
-        total = torch.zeros_like(query, dtype=torch.float32)
-        lse = total.new_full(query.shape[:2], -torch.inf)
-        for part in parts:
-            output, part_lse = _run(part, query, key, value, scale)
-            joined = join(total[part.tokens], lse[part.tokens], output, part_lse)
-            total[part.tokens], lse[part.tokens] = joined
-        output = total.to(query.dtype)
-        ctx.save_for_backward(query, key, value, output, lse)
-        ctx.parts, ctx.scale = parts, scale
-        return output
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        *saved, lse = ctx.saved_tensors
-        dtype = saved[0].dtype
-        # All in float32: in bfloat16 a prompt key's G contributions would be rounded, and the
-        # kernel's backward takes up to twice as long as in float32 (benchmarks/notes.md).
-        query, key, value, output = (tensor.float() for tensor in saved)
-        gradient = gradients[0].float()
-        totals = [torch.zeros_like(tensor) for tensor in (query, key, value)]
-        for part in ctx.parts:
-            _add_part_gradients(totals, part, gradient, query, key, value, output, lse, ctx.scale)
-        return (*(total.to(dtype) for total in totals), None, None)
-
-
-def _run(
-    part: Part, query: Tensor, key: Tensor, value: Tensor, scale: float
-) -> tuple[Tensor, Tensor]:
-    """Output ``[n, heads, head_dim]`` and log-sum-exp ``[n, heads]`` of a part's real rows."""
-    kv_heads = key.shape[1]
-    q, k, v = _kernel_inputs(part, query, key, value)
-    output, lse = flash(q, k, v, part.mask[None, None], scale, causal=part.causal)
-    return (
-        _to_tokens(output, part, kv_heads),
-        _to_tokens(lse.unsqueeze(-1), part, kv_heads).squeeze(-1),
-    )
-
-
-def _add_part_gradients(
-    totals: Sequence[Tensor],
-    part: Part,
-    gradient: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    output: Tensor,
-    lse: Tensor,
-    scale: float,
-) -> None:
-    kv_heads = key.shape[1]
-    q, k, v = _kernel_inputs(part, query, key, value)
-    out = _from_tokens(output, part, kv_heads, fill=0.0)
-    grad = _from_tokens(gradient, part, kv_heads, fill=0.0)
-    rows_lse = _from_tokens(lse.unsqueeze(-1), part, kv_heads, fill=_UNSEEN).squeeze(-1)
-    mask = None if part.causal else part.mask.expand(*q.shape[:3], -1)
-    dq, dk, dv = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-        grad, q, k, v, out, rows_lse, 0.0, part.causal, attn_mask=mask, scale=scale
-    )
-    totals[0].index_add_(0, part.tokens, _to_tokens(dq, part, kv_heads))
-    for total, part_gradient in ((totals[1], dk), (totals[2], dv)):
-        # [batch * kv, repeat, columns, d]: heads of a group share their key and value.
-        summed = part_gradient.sum(dim=1)
-        batch, columns = part.keys.shape
-        by_key = summed.view(batch, kv_heads, columns, -1).transpose(1, 2).flatten(0, 1)
-        # Padding columns repeat index 0, and their gradient is 0.
-        total.index_add_(0, part.keys.flatten(), by_key)
-
-
-def _kernel_inputs(
-    part: Part, query: Tensor, key: Tensor, value: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries ``[batch * kv, repeat, rows, d]``, keys and values likewise with columns.
-
-    Their ``repeat`` axis is a view: grouped heads without copies.
-    """
-    kv_heads, repeat = key.shape[1], query.shape[1] // key.shape[1]
-    q = _split_heads(query[part.queries], kv_heads)
-    k, v = (
-        t[part.keys].transpose(1, 2).flatten(0, 1).unsqueeze(1).expand(-1, repeat, -1, -1)
-        for t in (key, value)
-    )
-    return q, k, v
-
-
-def _split_heads(rows: Tensor, kv_heads: int) -> Tensor:
-    """``[batch, rows, heads, d]`` to ``[batch * kv, repeat, rows, d]``."""
-    batch, count, heads, width = rows.shape
-    split = rows.view(batch, count, kv_heads, heads // kv_heads, width)
-    return split.permute(0, 2, 3, 1, 4).flatten(0, 1).contiguous()
-
-
-def _from_tokens(values: Tensor, part: Part, kv_heads: int, *, fill: float) -> Tensor:
-    """``[tokens, heads, d]`` to kernel layout, padding rows filled with a constant."""
-    batch, count = part.queries.shape
-    rows = values.new_full((batch * count, *values.shape[1:]), fill)
-    rows[part.real] = values[part.tokens]
-    return _split_heads(rows.view(batch, count, *values.shape[1:]), kv_heads)
-
-
-def _to_tokens(kernel: Tensor, part: Part, kv_heads: int) -> Tensor:
-    """Kernel layout to ``[n, heads, d]``, padding rows left out."""
-    batch, count = part.queries.shape
-    repeat, width = kernel.shape[1], kernel.shape[-1]
-    split = kernel.view(batch, kv_heads, repeat, count, width).permute(0, 3, 1, 2, 4)
-    return split.reshape(batch * count, kv_heads * repeat, width)[part.real]

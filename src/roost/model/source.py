@@ -201,7 +201,7 @@ def fingerprint(source: ModelSource) -> str:
         digest.update(f"{source.location}@{source.revision}".encode())
         return digest.hexdigest()
     digest.update(
-        json.dumps(json.loads((folder / "config.json").read_text()), sort_keys=True).encode()
+        json.dumps(json.loads((folder / "config.json").read_text("utf-8")), sort_keys=True).encode()
     )
     for path in sorted(folder.glob("*.safetensors")):
         size = path.stat().st_size

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from roost.model.attention import AttentionParams, softcapped, visible
-from roost.model.parts import Part, Segment, packed_attention, parts_of, prompt_span
-from roost.training.varlen import VarlenIndex, varlen_attention
+from roost.model.packed_attention import PackedParts, packed_attention
+from roost.model.parts import Segment, prompt_span
+from roost.model.varlen import VarlenIndex, varlen_attention
 
 KeysValues = Mapping[int, tuple[Tensor, Tensor]]
 """By layer, keys and values ``[tokens, kv_heads, head_dim]`` of a prompt from another forward."""
@@ -38,7 +39,7 @@ class PackLayout:
         self.prefix_length = prefix_length
         self.longest = max(s.length + self._prompt_length(s) for s in segments)
         """Tokens of the longest prompt with completion."""
-        self._parts: list[Part] | None = None
+        self._parts: PackedParts | None = None
         self._varlen: VarlenIndex | None = None
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, params: AttentionParams) -> Tensor:
@@ -55,10 +56,10 @@ class PackLayout:
             return packed_attention(query, key, value, self.parts(), params.scale)
         return attend_by_definition(query, key, value, self.segments, params, self.prefix_length)
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> PackedParts:
         """Made once, used by all layers."""
         if self._parts is None:
-            self._parts = parts_of(self.segments, self.prefix_length)
+            self._parts = PackedParts(self.segments, self.prefix_length)
         return self._parts
 
     def varlen(self) -> VarlenIndex:

@@ -8,7 +8,7 @@ and writes the rounded master back. A parameter that is float32 already is its o
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -21,6 +21,9 @@ from roost.errors import ConfigError, RoostError
 
 MAX_NON_FINITE = 3
 """So many updates in a row with a gradient that is not finite end the run."""
+CPU_CHUNK = 2**20
+"""Elements that a CPU converts at once. torch converts the whole of a tensor before it adds or
+compares, and the system clears the pages of a large one anew each time (benchmarks/notes.md)."""
 
 
 class MasterOptimizer:
@@ -53,6 +56,13 @@ class MasterOptimizer:
         for master in self._masters.values():
             assert master.grad is not None
             master.grad.zero_()
+
+    def gradient_of(self, parameter: Tensor) -> Tensor | None:
+        """The float32 sum that a parameter's gradient is added to; None if it is not trained."""
+        for name, trained in self._parameters.items():
+            if trained is parameter:
+                return self._masters[name].grad
+        return None
 
     def gradients(self) -> dict[str, Tensor]:
         """The accumulated float32 gradients, by name."""
@@ -97,8 +107,13 @@ class MasterOptimizer:
             kind, _, name = key.partition("/")
             if kind != "master":
                 slot = self._optimizer.state[self._masters[name]]
-                slot[kind] = value.to(device=_home(kind, self._masters[name])).clone()
+                slot[kind] = self._as_held(kind, value, self._masters[name])
         self._write_back()
+
+    def _as_held(self, kind: str, value: Tensor, master: Tensor) -> Any:
+        if kind == "step" and self._config.optimizer == "adamw_8bit":
+            return int(value)  # bitsandbytes counts in Python
+        return value.to(device=_home(kind, master)).clone()
 
     def _clip(self) -> float:
         masters = list(self._masters.values())
@@ -119,16 +134,19 @@ class MasterOptimizer:
     @torch.no_grad()
     def _write_back(self) -> dict[str, float]:
         """Round masters to working weights; the share of lower-precision ones that moved."""
-        moved, total = 0, 0
+        moved, total = torch.zeros((), dtype=torch.int64), 0
         for name, parameter in self._parameters.items():
             master = self._masters[name]
             if master is parameter:
                 continue
-            rounded = master.to(parameter.dtype)
-            moved += int(torch.count_nonzero(rounded != parameter))
+            for wide, narrow in zip(_chunks(master), _chunks(parameter), strict=True):
+                rounded = wide.to(narrow.dtype)
+                # Bits, not numbers: torch compares 16-bit floats a number at a time.
+                changed = rounded.view(torch.int16) ^ narrow.view(torch.int16)
+                moved = moved.to(changed.device) + torch.count_nonzero(changed)
+                narrow.copy_(rounded)
             total += parameter.numel()
-            parameter.copy_(rounded)
-        return {"weights/changed": moved / total} if total else {}
+        return {"weights/changed": int(moved) / total} if total else {}
 
 
 def learning_rate(step: int, peak: float, config: TrainConfig) -> float:
@@ -158,10 +176,26 @@ def _accumulate_into(master: nn.Parameter) -> Any:
     def hook(parameter: Tensor) -> None:
         assert master.grad is not None
         assert parameter.grad is not None
-        master.grad.add_(parameter.grad)
+        add_widened(master.grad, parameter.grad)
         parameter.grad = None
 
     return hook
+
+
+def add_widened(total: Tensor, gradient: Tensor) -> None:
+    """Add a gradient in any precision to a float32 sum; a sparse one into the rows that it has."""
+    if gradient.is_sparse:
+        rows, values = gradient._indices()[0], gradient._values()
+        total.index_add_(0, rows, values.to(total.dtype))
+        return
+    for wide, narrow in zip(_chunks(total), _chunks(gradient), strict=True):
+        wide.add_(narrow.to(wide.dtype) if wide.device.type == "cpu" else narrow)
+
+
+def _chunks(tensor: Tensor) -> Iterable[Tensor]:
+    """Views of a tensor that are converted one at a time; on a GPU the whole."""
+    flat = tensor.detach().reshape(-1)
+    return flat.split(CPU_CHUNK) if flat.device.type == "cpu" else (flat,)  # type: ignore[no-untyped-call]
 
 
 def _home(kind: str, master: Tensor) -> torch.device:

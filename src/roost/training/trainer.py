@@ -33,6 +33,9 @@ PROOF_SAMPLES = 4
 Sums = defaultdict[str, float]
 """Metrics of a batch as sums and counts, never means of means."""
 
+_LARGEST = ["difference_max", "computed_at_once"]
+"""Of these sums the largest of all ranks counts."""
+
 
 class Trainer:
     """Updates a policy from groups of scored samples.
@@ -91,7 +94,7 @@ class Trainer:
                 steps.append(self.optimizer.step(rate))
                 self.policy.version += 1
         self.batches += 1
-        sums = Sums(float, self.ranks.sum(sums, ["difference_max"], "the sums of the metrics"))
+        sums = Sums(float, self.ranks.sum(sums, _LARGEST, "the sums of the metrics"))
         return {"learning_rate": rate, **_metrics(sums, steps, batch)}
 
     def accumulate(self, batch: TrainBatch, part: Sequence[TrainSample], sums: Sums) -> None:
@@ -169,6 +172,8 @@ class Trainer:
         for name, value in pack_sums.items():
             sums[name] += value
         sums["computed"] += len(pack)
+        held = len(pack) + (0 if prompt is None else prompt.length)
+        sums["computed_at_once"] = max(sums["computed_at_once"], held)
 
     def score(
         self, policy: Policy, pack: Pack, prompt: SharedPrompt | None = None
@@ -184,7 +189,9 @@ class Trainer:
         else:
             layout = PackLayout(pack.segments, device, prompt.keys_values, prompt.length)
             hidden = torch.cat([policy.hidden_states(ids, positions, layout), prompt.last])
-        return token_logprobs(hidden[reads], policy.head, targets, self.config.rollout.temperature)
+        weight_sum = self.optimizer.gradient_of(policy.head.weight)
+        temperature = self.config.rollout.temperature
+        return token_logprobs(hidden[reads], policy.head, targets, temperature, weight_sum)
 
     @torch.no_grad()
     def logprobs(self, policy: Policy, batch: TrainBatch) -> list[Tensor]:
@@ -229,10 +236,21 @@ def _prepare_module(policy: Policy, config: RunConfig) -> None:
             module.p = 0.0
     if float(getattr(policy.config, "attention_dropout", 0.0) or 0.0) > 0.0:
         raise ModelError("the model's attention_dropout is not 0; set it to 0 in its config.json")
+    _spare_embedding_gradients(policy)
     if config.train.gradient_checkpointing:
         policy.base.gradient_checkpointing_enable(
             gradient_checkpointing_kwargs={"use_reentrant": False}
         )
+
+
+def _spare_embedding_gradients(policy: Policy) -> None:
+    """On a CPU, have a pack's gradient to the embedding hold its own tokens' rows alone.
+
+    Elsewhere not: their sum is deterministic on a CPU only.
+    """
+    embedding = policy.base.get_input_embeddings()
+    if policy.device.type == "cpu" and isinstance(embedding, torch.nn.Embedding):
+        embedding.sparse = True
 
 
 def _compare(trainer: Tensor, engine: Tensor, sums: Sums) -> None:
@@ -262,6 +280,7 @@ def _metrics(sums: Sums, steps: Sequence[dict[str, float]], batch: TrainBatch) -
         "sampling/logp_difference_max": float(sums["difference_max"]),
         "tokens/trained": batch.tokens,
         "tokens/computed": sums["computed"],
+        "tokens/computed_at_once": sums["computed_at_once"],
         "updates_skipped": sum(not math.isfinite(step["grad_norm"]) for step in steps),
         **steps[-1],
     }

@@ -7,13 +7,21 @@ causal window of ``(-1, 0)``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from roost.errors import ModelError
 from roost.model.parts import Segment, prompt_span
+
+MODULE = "torch.nn.attention.varlen"
+"""Where torch has it, from 2.10 on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,23 +69,49 @@ def varlen_attention(
         index: The pack's rows.
         scale: Factor on scores.
         window: Sliding window, or None.
-    """
-    from torch.nn.attention.varlen import varlen_attn
 
-    output = varlen_attn(
+    Raises:
+        ModelError: torch is too old to have the kernel.
+    """
+    kernel = _kernel()
+    repeats = query.shape[1] // key.shape[1]
+    keys, values = key[index.keys], value[index.keys]
+    options: dict[str, Any] = {}
+    if repeats > 1 and "enable_gqa" in inspect.signature(kernel).parameters:
+        options["enable_gqa"] = True
+    elif repeats > 1:
+        keys, values = (t.repeat_interleave(repeats, dim=1) for t in (keys, values))
+    output = kernel(
         query,
-        key[index.keys],
-        value[index.keys],
+        keys,
+        values,
         index.query_ends,
         index.key_ends,
         index.longest_query,
         index.longest_key,
         scale=scale,
         window_size=(-1 if window is None else window - 1, 0),
-        enable_gqa=query.shape[1] != key.shape[1],
+        **options,
     )
     assert isinstance(output, Tensor)
     return output
+
+
+def _kernel() -> Callable[..., Any]:
+    """Torch's function. Grouped heads came to it with torch 2.12, a factor on the scores and
+    windows with 2.11.
+
+    Raises:
+        ModelError: it is older than that.
+    """
+    if find_spec(MODULE) is not None:
+        function: Callable[..., Any] = import_module(MODULE).varlen_attn
+        if {"scale", "window_size"} <= inspect.signature(function).parameters.keys():
+            return function
+    raise ModelError(
+        f"torch {torch.__version__} has no attention over rows of different lengths that takes a "
+        "factor and a window; on a GPU Roost needs torch 2.11 or newer. Install that."
+    )
 
 
 def _visible_tokens(segment: Segment, segments: Sequence[Segment], prefix: int) -> Tensor:

@@ -6,94 +6,26 @@ sees row i of keys, aligned at the end, and of those the ones within the window.
 
 from __future__ import annotations
 
-import inspect
-from itertools import pairwise
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor
 from torch.nn.attention import varlen
 
+from roost.errors import ModelError
 from roost.model.attention import AttentionParams
+from roost.model.varlen import VarlenIndex
 from roost.training.attention import PackLayout
-from roost.training.varlen import VarlenIndex
 from support.dense_attention import by_definition, segments_of
+from support.fake_gpu import OnGpu, VarlenKernel
 
 CPU = torch.device("cpu")
 DIM = 16
 PACK = [(5, [3, 1, 9]), (1, [2]), (7, [])]
-SIGNATURE = inspect.signature(varlen.varlen_attn)
-
-
-class OnGpu(Tensor):
-    """A tensor that says it is on a GPU, so that a layout takes that path."""
-
-    is_cuda = True  # type: ignore[assignment]
-
-
-class Kernel:
-    """``varlen_attn`` by its documentation; refuses calls that the real one would not take."""
-
-    def __init__(self) -> None:
-        self.calls: list[dict[str, Any]] = []
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
-        call = SIGNATURE.bind(*args, **kwargs)
-        call.apply_defaults()
-        self.calls.append(call.arguments)
-        return self.compute(**{k: v for k, v in call.arguments.items() if v is not None})
-
-    def compute(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        cu_seq_q: Tensor,
-        cu_seq_k: Tensor,
-        max_q: int,
-        max_k: int,
-        window_size: tuple[int, int],
-        enable_gqa: bool,
-        scale: float | None = None,
-    ) -> Tensor:
-        assert scale is not None, "the model's own factor, never the kernel's default"
-        assert enable_gqa or query.shape[1] == key.shape[1]
-        assert key.shape == value.shape
-        repeat = query.shape[1] // key.shape[1]
-        rows = list(zip(spans(cu_seq_q, query, max_q), spans(cu_seq_k, key, max_k), strict=True))
-        outputs = []
-        for queries, keys in rows:
-            q, k, v = (
-                query.as_subclass(Tensor)[slice(*queries)],
-                key.as_subclass(Tensor)[slice(*keys)].repeat_interleave(repeat, 1),
-                value.as_subclass(Tensor)[slice(*keys)].repeat_interleave(repeat, 1),
-            )
-            place = torch.arange(len(q)).unsqueeze(1) + len(k) - len(q)
-            behind = place - torch.arange(len(k))
-            left, right = (2**31 if side == -1 else side for side in window_size)
-            seen = (behind <= left) & (behind >= -right)
-            scores = torch.einsum("qhd,khd->hqk", q.double(), k.double()) * scale
-            weights = scores.masked_fill(~seen, -torch.inf).softmax(-1)
-            outputs.append(torch.einsum("hqk,khd->qhd", weights, v.double()))
-        return torch.cat(outputs)
-
-
-def spans(ends: Tensor, tokens: Tensor, longest: int) -> list[tuple[int, int]]:
-    """Rows as (start, end), the contract of cumulative lengths checked."""
-    assert ends.dtype == torch.int32
-    bounds = ends.tolist()
-    assert bounds[0] == 0
-    assert bounds[-1] == len(tokens)
-    rows = list(pairwise(bounds))
-    assert all(start < end for start, end in rows)
-    assert longest == max(end - start for start, end in rows)
-    return rows
 
 
 @pytest.fixture
-def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
-    stand_in = Kernel()
+def kernel(monkeypatch: pytest.MonkeyPatch) -> VarlenKernel:
+    stand_in = VarlenKernel()
     monkeypatch.setattr(varlen, "varlen_attn", stand_in)
     return stand_in
 
@@ -115,7 +47,7 @@ def attend(layout: PackLayout, tensors: list[Tensor], params: AttentionParams) -
 @pytest.mark.parametrize("heads", [(6, 2), (3, 3)])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_the_call_means_the_packs_attention(
-    kernel: Kernel, window: int | None, heads: tuple[int, int], dtype: torch.dtype
+    kernel: VarlenKernel, window: int | None, heads: tuple[int, int], dtype: torch.dtype
 ) -> None:
     segments = segments_of(PACK)
     tensors = random_tensors(28, *heads, dtype)
@@ -132,6 +64,25 @@ def test_the_call_means_the_packs_attention(
     assert len(kernel.calls) == 1
 
 
+def test_an_older_torch_is_given_a_key_head_for_each_query_head(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    older = VarlenKernel(lacks="enable_gqa")
+    monkeypatch.setattr(varlen, "varlen_attn", older)
+    segments, tensors = segments_of(PACK), random_tensors(28, 6, 2, torch.bfloat16)
+    params = AttentionParams(layer=0, scale=0.17)
+    output = attend(PackLayout(segments, CPU), tensors, params)
+    torch.testing.assert_close(output, by_definition(tensors, segments, params))
+    assert [call["key"].shape[1] for call in older.calls] == [6]
+
+
+def test_a_torch_that_is_too_old_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(varlen, "varlen_attn", VarlenKernel(lacks="window_size"))
+    tensors = random_tensors(28, 2, 2, torch.bfloat16)
+    with pytest.raises(ModelError, match=r"torch 2\..*Roost needs torch 2.11 or newer"):
+        attend(PackLayout(segments_of(PACK), CPU), tensors, AttentionParams(layer=0, scale=0.2))
+
+
 def test_cumulative_lengths_of_the_example() -> None:
     """A prompt of 2 with completions of 3 and 1, then a prompt of 4."""
     index = VarlenIndex.of(segments_of([(2, [3, 1]), (4, [])]), CPU)
@@ -141,7 +92,7 @@ def test_cumulative_lengths_of_the_example() -> None:
     assert (index.longest_query, index.longest_key) == (4, 5)
 
 
-def test_a_window_that_hides_nothing_is_left_out(kernel: Kernel) -> None:
+def test_a_window_that_hides_nothing_is_left_out(kernel: VarlenKernel) -> None:
     """The longest sequence has 14 tokens: the plain causal kernel is the faster one."""
     layout = PackLayout(segments_of(PACK), CPU)
     tensors = random_tensors(28, 2, 2, torch.bfloat16)
@@ -150,7 +101,7 @@ def test_a_window_that_hides_nothing_is_left_out(kernel: Kernel) -> None:
     assert [call["window_size"] for call in kernel.calls] == [(-1, 0), (12, 0)]
 
 
-def test_layers_share_one_index(kernel: Kernel) -> None:
+def test_layers_share_one_index(kernel: VarlenKernel) -> None:
     layout = PackLayout(segments_of(PACK), CPU)
     tensors = random_tensors(28, 2, 2, torch.bfloat16)
     for layer in range(2):
@@ -165,7 +116,7 @@ def test_layers_share_one_index(kernel: Kernel) -> None:
     [(torch.float32, None), (torch.float64, None), (torch.bfloat16, 1.5)],
 )
 def test_what_the_kernel_cannot_do_goes_by_definition(
-    kernel: Kernel, dtype: torch.dtype, softcap: float | None
+    kernel: VarlenKernel, dtype: torch.dtype, softcap: float | None
 ) -> None:
     """It takes half precisions only and has no soft cap."""
     segments = segments_of(PACK)
