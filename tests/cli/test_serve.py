@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from roost.engines.vllm.server.addresses import Address, read_addresses, write_addresses
 from roost.errors import ConfigError
@@ -27,6 +28,8 @@ def test_it_refuses_to_listen_elsewhere_without_a_token(host: str) -> None:
         (("--port", "70000"), "--port 70000: should be from 0"),
         (("--replicas", "2", "--port", "8000"), "--replicas 2 need one each"),
         (("--token-file", "/nowhere/token"), "token file '/nowhere/token' cannot be read"),
+        (("--tensor-parallel-size", "0"), "--tensor-parallel-size 0: should be 1 or more"),
+        (("--tensor-parallel-size", "3"), "the model's attention heads (4) cannot be divided"),
         (("--lora-rank", "600"), "--lora-rank 600: should be from 1 to 512"),
     ],
 )
@@ -37,6 +40,15 @@ def test_bad_options_are_named(
     said = run("serve", "tiny", *arguments)
     assert said.code == 2
     assert says in said.error
+
+
+def test_more_shards_than_cards_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("roost.engines.vllm.installed_version", lambda: "0.32.0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    said = run("serve", "tiny", "--replicas", "2", "--tensor-parallel-size", "2")
+    assert said.code == 2
+    assert "need 4 GPUs and this machine has 3" in said.error
 
 
 def test_another_vllm_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

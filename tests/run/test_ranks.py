@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pyarrow.parquet as pq
 import pytest
 import tomli_w
@@ -23,8 +19,8 @@ from roost.config.loading import merge
 from roost.run import checkpoint
 from roost.run.metrics import read_metrics
 from support.desk import SMALL_RUN
+from support.ranks import difference, finish, rank_process, start, train, wait_for_step
 
-DEADLINE_S = 90.0
 RECIPE: dict[str, Any] = merge(
     SMALL_RUN,
     {
@@ -36,6 +32,25 @@ RECIPE: dict[str, Any] = merge(
         "output": {"samples_every": 1},
     },
 )
+DRIFTING = """
+import os, sys
+import torch
+from roost.cli.main import main
+from roost.training.trainer import Trainer
+
+honest = Trainer.update
+
+def update(trainer, groups):
+    metrics = honest(trainer, groups)
+    if os.environ["RANK"] == "1":
+        # The smallest change there is, of one weight.
+        flat = trainer.policy.trainable_parameters()["model.norm.weight"].data.view(torch.int32)
+        flat[3] ^= 1
+    return metrics
+
+Trainer.update = update
+sys.exit(main(sys.argv[1:]))
+"""
 FAILING = """
 import os, sys
 from roost.cli.main import main
@@ -48,37 +63,6 @@ if os.environ["RANK"] == "1":
     loop.finish_scoring = broken
 sys.exit(main(sys.argv[1:]))
 """
-
-
-def start(folder: Path, ranks: int, *arguments: str, program: tuple[str, ...] = ("-m", "roost")):
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    return subprocess.Popen(
-        [sys.executable, *(launcher if ranks > 1 else []), *program, "train", *arguments],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
-            "OMP_NUM_THREADS": "1",
-        },
-        start_new_session=True,
-    )
-
-
-def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
-    try:
-        _, error = process.communicate(timeout=DEADLINE_S)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        raise
-    return process.returncode, error
-
-
-def train(folder: Path, ranks: int, *arguments: str) -> None:
-    code, error = finish(start(folder, ranks, *arguments))
-    assert code == 0, error
 
 
 def write(folder: Path, sections: Mapping[str, Any]) -> None:
@@ -158,28 +142,19 @@ def test_a_killed_rank_ends_the_run(tmp_path: Path) -> None:
     assert time.monotonic() - killed < 45
 
 
-def test_vllm_in_several_processes_is_refused(tmp_path: Path) -> None:
-    write(tmp_path, {"rollout": {"engine": "vllm"}})
+def test_ranks_that_come_to_hold_other_weights_are_told(tmp_path: Path) -> None:
+    write(tmp_path, {})
+    (tmp_path / "drifting.py").write_text(DRIFTING)
+    code, error = finish(start(tmp_path, 2, "run.toml", program=("drifting.py",)))
+    assert code != 0
+    assert "after step 1, rank 1 holds other weights than rank 0: model.norm.weight and 0 more" in (
+        error
+    )
+
+
+def test_servers_in_several_processes_are_refused(tmp_path: Path) -> None:
+    write(tmp_path, {"rollout": {"engine": "vllm", "mode": "server", "launch": True}})
     code, error = finish(start(tmp_path, 2, "run.toml"))
     assert code != 0
-    assert "rollout.engine = 'vllm' in 2 processes" in error
+    assert "rollout.mode = 'server' in 2 processes" in error
     assert not (tmp_path / "run").exists()
-
-
-def difference(one: Path, other: Path) -> float:
-    a, b = (load_file(run / "checkpoints/step-3/weights.safetensors") for run in (one, other))
-    assert a.keys() == b.keys()
-    return max(float((a[name] - b[name]).abs().max()) for name in a)
-
-
-def wait_for_step(process: subprocess.Popen[str], metrics: Path) -> None:
-    give_up = time.monotonic() + DEADLINE_S
-    while not read_metrics(metrics):
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < give_up
-        time.sleep(0.05)
-
-
-def rank_process(process: subprocess.Popen[str], rank: int) -> psutil.Process:
-    children = psutil.Process(process.pid).children()
-    return next(child for child in children if child.environ().get("RANK") == str(rank))

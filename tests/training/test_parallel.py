@@ -4,9 +4,11 @@ from datetime import timedelta
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.distributed import HashStore
 
-from roost.training.parallel import ALONE, RankFailed, Ranks
+from roost.training.parallel import ALONE, RankFailed, Ranks, balanced
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 5])
@@ -66,6 +68,23 @@ def test_one_process_exchanges_with_nobody() -> None:
     assert gradient.tolist() == [1.0, 1.0]
     assert ALONE.gather("x", "samples") == ["x"]
     assert ALONE.sum({"a": 2.0}, [], "sums") == {"a": 2.0}
+
+
+@given(st.lists(st.integers(1, 50), max_size=30), st.integers(1, 6))
+def test_no_part_is_more_than_an_item_above_another(costs: list[int], parts: int) -> None:
+    """However uneven: each item went to the part that had least."""
+    shares = balanced(range(len(costs)), costs, parts)
+    assert sorted(index for share in shares for index in share) == list(range(len(costs)))
+    loads = [sum(costs[index] for index in share) for share in shares]
+    assert max(loads) - min(loads) <= max(costs, default=0)
+
+
+def test_ranks_with_one_engine_get_the_same_prompts() -> None:
+    ranks = [Ranks(rank, 6, tensor_parallel=2) for rank in range(6)]
+    shares = [one.divide_among_engines(list("abcdef"), [1.0] * 6) for one in ranks]
+    assert shares[0] == shares[1]
+    assert sorted(shares[0] + shares[2] + shares[4]) == list("abcdef")
+    assert [(one.engine, one.shard) for one in ranks[:4]] == [(0, 0), (0, 1), (1, 0), (1, 1)]
 
 
 def _store() -> HashStore:

@@ -26,6 +26,13 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("model", metavar="MODEL", help="a folder, a hub id, or `tiny`")
     parser.add_argument("--replicas", metavar="M", type=int, default=1, help="servers (default 1)")
+    parser.add_argument(
+        "--tensor-parallel-size",
+        metavar="N",
+        type=int,
+        default=1,
+        help="devices of each server (default 1)",
+    )
     parser.add_argument("--revision", help="branch, tag or commit of a hub id")
     parser.add_argument("--dtype", choices=("auto", "bfloat16", "float32"), default="auto")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
@@ -87,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> None:
-    for name in ("replicas", "max_tokens", "max_sequences", "cache_bytes"):
+    for name in ("replicas", "tensor_parallel_size", "max_tokens", "max_sequences", "cache_bytes"):
         value = getattr(args, name)
         if value < 1:
             raise ConfigError(f"--{name.replace('_', '-')} {value}: should be 1 or more.")
@@ -105,6 +112,7 @@ def _settings(args: argparse.Namespace) -> VllmSettings:
 
     from roost.config import ModelConfig
     from roost.engines.vllm.port import LORA_RANKS, VllmSettings, slot_rank
+    from roost.engines.vllm.sharding import check_shards
     from roost.model.loading import choose_device, choose_dtype, load_model_config
     from roost.model.source import find_model
     from roost.planner.model_config import shape_from_config
@@ -119,10 +127,14 @@ def _settings(args: argparse.Namespace) -> VllmSettings:
     )
     source = find_model(model)
     shape = shape_from_config(load_model_config(source).to_dict())
+    check_shards(args.tensor_parallel_size, shape, "--tensor-parallel-size")
+    device = choose_device(model).type
+    if device == "cuda":
+        _check_cards(args, torch.cuda.device_count())
     return VllmSettings(
         model=source.location,
         dtype=choose_dtype(model, shape.parameters),
-        device=choose_device(model).type,
+        device=device,
         cache_bytes=args.cache_bytes,
         max_tokens=args.max_tokens,
         max_sequences=args.max_sequences,
@@ -130,7 +142,17 @@ def _settings(args: argparse.Namespace) -> VllmSettings:
         lora_rank=args.lora_rank,
         revision=source.revision,
         tokenizer=source.location,
+        tensor_parallel=args.tensor_parallel_size,
     )
+
+
+def _check_cards(args: argparse.Namespace, cards: int) -> None:
+    needed = args.replicas * args.tensor_parallel_size
+    if needed > cards:
+        raise ConfigError(
+            f"--replicas {args.replicas} with --tensor-parallel-size {args.tensor_parallel_size}: "
+            f"need {needed} GPUs and this machine has {cards}. Lower one of them."
+        )
 
 
 def _serve_several(args: argparse.Namespace, settings: VllmSettings, ready: Any) -> None:
@@ -141,8 +163,11 @@ def _serve_several(args: argparse.Namespace, settings: VllmSettings, ready: Any)
     options = ["--host", args.host]
     if args.token_file is not None:
         options += ["--token-file", args.token_file]
-    cards = range(args.replicas) if settings.device == "cuda" else [None] * args.replicas
-    children = [ServerProcess(settings, options, card) for card in cards]
+    size = settings.tensor_parallel
+    children = []
+    for first in range(0, args.replicas * size, size):
+        cards = range(first, first + size) if settings.device == "cuda" else None
+        children.append(ServerProcess(settings, options, cards))
     try:
         ready([child.wait() for child in children])
         while all(child.alive for child in children):

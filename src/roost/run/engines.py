@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,7 +18,8 @@ from roost.errors import ConfigError
 from roost.model.policy import Policy
 from roost.run.servers import build_servers
 from roost.samples import Prompt
-from roost.training.parallel import world_size
+from roost.training.launched import world_size
+from roost.training.parallel import ALONE, Ranks
 
 if TYPE_CHECKING:
     from roost.run.prepare import Prepared
@@ -35,10 +37,10 @@ def check_engine(config: RunConfig, device: torch.device) -> None:
     """
     if config.rollout.engine == "embedded":
         return
-    if world_size() > 1:
+    if world_size() > 1 and config.rollout.mode == "server":
         raise ConfigError(
-            f"rollout.engine = 'vllm' in {world_size()} processes: vLLM runs beside one process "
-            "so far. Set rollout.engine = 'embedded', or start Roost without torchrun."
+            f"rollout.mode = 'server' in {world_size()} processes: servers take weights from one "
+            "process so far. Set rollout.mode = 'colocate', or start Roost without torchrun."
         )
     if config.rollout.mode == "colocate" or config.rollout.launch:
         check_version(installed_version())
@@ -61,34 +63,50 @@ def check_engine(config: RunConfig, device: torch.device) -> None:
         )
 
 
-def build_engine(prepared: Prepared, policy: Policy) -> Engine:
-    """The rollout engine that the configuration names."""
+def build_engine(prepared: Prepared, policy: Policy, ranks: Ranks = ALONE) -> Engine:
+    """The rollout engine that the configuration names, or this rank's shard of it."""
     if prepared.config.rollout.engine == "vllm":
         if prepared.config.rollout.mode == "server":
             return build_servers(prepared, policy, vllm_settings(prepared))
-        return _build_vllm(prepared, policy)
+        return _build_vllm(prepared, policy, ranks)
     return EmbeddedEngine(
         policy,
         prepared.tokenizer,
         cache_bytes=prepared.plan.cache_bytes,
         max_sequences=prepared.config.rollout.max_sequences,
+        keep_cache=prepared.plan.keeps_cache,
     )
 
 
-def _build_vllm(prepared: Prepared, policy: Policy) -> Engine:
+def _build_vllm(prepared: Prepared, policy: Policy, ranks: Ranks) -> Engine:
     # Importing the adapter imports vLLM, which takes seconds and may not be installed.
     from roost.engines.vllm.adapter import VllmAdapter
     from roost.engines.vllm.engine import VllmEngine
 
-    plan, settings = prepared.plan, vllm_settings(prepared)
+    plan, settings = prepared.plan, _agreed(vllm_settings(prepared), ranks)
     everything = [*prepared.prompts.train, *prepared.prompts.held_out]
     return VllmEngine(
         policy,
         prepared.tokenizer,
         VllmAdapter(settings),
         probe=probe_tokens(everything, settings.max_tokens - 1),
-        cache_bytes=plan.cache_bytes,
+        cache_bytes=settings.cache_bytes,
         sleep_level=plan.sleep_level,
+        ranks=ranks,
+    )
+
+
+def _agreed(settings: VllmSettings, ranks: Ranks) -> VllmSettings:
+    """The settings of this rank's engine. Free memory, and so the plan, differs from rank to rank;
+    shards of one engine must make room for the same samples, or they would take turns otherwise."""
+    mine = settings.cache_bytes, settings.max_sequences
+    cache, sequences = zip(*ranks.gather(mine, "the size of its cache"), strict=True)
+    return replace(
+        settings,
+        cache_bytes=min(cache),
+        max_sequences=min(sequences),
+        tensor_parallel=ranks.tensor_parallel,
+        launched=ranks.world > 1,
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from roost.engines.vllm.member import Member
 from roost.engines.vllm.places import KnownPlace, LaunchedPlace, Place
 from roost.engines.vllm.port import VllmSettings
 from roost.engines.vllm.server.addresses import read_addresses, read_token
-from roost.errors import EngineError
+from roost.errors import ConfigError, EngineError
 from roost.model.policy import Policy
 
 if TYPE_CHECKING:
@@ -52,7 +53,8 @@ def _places(prepared: Prepared, settings: VllmSettings) -> Iterator[Place]:
     rollout = prepared.config.rollout
     if rollout.launch:
         for number in range(rollout.replicas):
-            yield LaunchedPlace(settings, _card(number, settings.device))
+            shards = replace(settings, tensor_parallel=rollout.tensor_parallel)
+            yield LaunchedPlace(shards, _cards(number, rollout.tensor_parallel, settings.device))
         return
     base = prepared.base_dir
     token = read_token(None if rollout.token_file is None else str(base / rollout.token_file))
@@ -63,12 +65,18 @@ def _places(prepared: Prepared, settings: VllmSettings) -> Iterator[Place]:
             yield KnownPlace(entry, index, token)
 
 
-def _card(number: int, device: str) -> int | None:
-    """The trainer has card 0; where there is no other, both share it."""
+def _cards(number: int, count: int, device: str) -> Sequence[int] | None:
+    """Cards of a server. The trainer has card 0; where there is no other, both share it."""
     if device != "cuda":
         return None
     others = torch.cuda.device_count() - 1
-    return 1 + number % others if others else 0
+    if count > max(1, others):
+        raise ConfigError(
+            f"rollout.tensor_parallel = {count}: a server needs as many cards, and beside the "
+            f"trainer's there are {others}. Lower it, or start the run where there are more."
+        )
+    first = number * count
+    return [1 + (first + i) % others for i in range(count)] if others else [0]
 
 
 def _check_fits(port: RemotePort, settings: VllmSettings) -> None:

@@ -11,20 +11,16 @@ late or gone, and the error names who did not come.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.distributed_c10d import PrefixStore
-from torch.distributed.rendezvous import rendezvous
 
-from roost.errors import ConfigError, RoostError
+from roost.errors import RoostError
 from roost.sync.digest import combined_digest, tensor_digest
 
 T = TypeVar("T")
@@ -34,6 +30,8 @@ WAIT_S = 900.0
 BUCKET_VALUES = 16 * 2**20
 """Gradient values summed at a time: 64 MiB in float32."""
 _POLL_S = 0.01
+_BLAME_S = 2.0
+"""How long a rank may take to say that it failed, after its connections have closed."""
 _FAILED = "failed"
 
 
@@ -45,13 +43,21 @@ class Ranks:
         world: How many there are.
         store: Where they meet; None in a world of one.
         wait_s: Deadline of every wait.
+        tensor_parallel: Neighbouring ranks that hold one rollout engine together.
     """
 
     def __init__(
-        self, rank: int = 0, world: int = 1, store: Any = None, wait_s: float = WAIT_S
+        self,
+        rank: int = 0,
+        world: int = 1,
+        store: Any = None,
+        wait_s: float = WAIT_S,
+        *,
+        tensor_parallel: int = 1,
     ) -> None:
         self.rank = rank
         self.world = world
+        self.tensor_parallel = tensor_parallel
         self._store = store
         self._wait_s = wait_s
         self._meetings = 0
@@ -61,21 +67,26 @@ class Ranks:
         """Whether this rank writes the run folder and speaks."""
         return self.rank == 0
 
+    @property
+    def shard(self) -> int:
+        """This rank's place among those that hold an engine together."""
+        return self.rank % self.tensor_parallel
+
+    @property
+    def engine(self) -> int:
+        """Which of the run's engines this rank has, or has a shard of."""
+        return self.rank // self.tensor_parallel
+
     def divide(self, items: Sequence[T], costs: Sequence[float]) -> list[T]:
         """This rank's share of some items, in their order; all ranks' shares are balanced by cost.
 
         The dearest goes first, to the rank that has least. Every rank computes the same division.
         """
-        if self.world == 1:
-            return list(items)
-        loads = [0.0] * self.world
-        mine: list[int] = []
-        for index in sorted(range(len(items)), key=lambda i: (-costs[i], i)):
-            rank = loads.index(min(loads))
-            loads[rank] += costs[index]
-            if rank == self.rank:
-                mine.append(index)
-        return [items[index] for index in sorted(mine)]
+        return balanced(items, costs, self.world)[self.rank]
+
+    def divide_among_engines(self, items: Sequence[T], costs: Sequence[float]) -> list[T]:
+        """The share of this rank's engine, as ``divide``."""
+        return balanced(items, costs, self.world // self.tensor_parallel)[self.engine]
 
     def stretch(self, items: Sequence[T], costs: Sequence[float]) -> list[T]:
         """This rank's share of some items where neighbours belong together: one stretch of them.
@@ -107,7 +118,7 @@ class Ranks:
             return [value]
         self._meet(what)
         values: list[Any] = [None] * self.world
-        with self._blamed(what):
+        with self.blamed(what):
             dist.all_gather_object(values, value)
         return values
 
@@ -134,7 +145,7 @@ class Ranks:
         if self.world == 1:
             return
         self._meet("the gradient")
-        with self._blamed("the gradient"):
+        with self.blamed("the gradient"):
             for bucket in _buckets(gradients.values()):
                 flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
                 dist.all_reduce(flat)
@@ -207,13 +218,38 @@ class Ranks:
             raise RankFailed(f"rank {rank} of {self.world} failed: {text}")
 
     @contextmanager
-    def _blamed(self, what: str) -> Iterator[None]:
-        """Name the rank that broke an exchange; torch says only that a connection closed."""
+    def blamed(self, what: str) -> Iterator[None]:
+        """Name the rank that broke an exchange; torch says only that a connection closed.
+
+        Args:
+            what: What is exchanged.
+
+        Raises:
+            RankFailed: another rank failed; or torch did, and says why.
+        """
         try:
             yield
         except RuntimeError as error:
-            self._raise_failure()
+            end = time.monotonic() + _BLAME_S
+            while time.monotonic() < end:
+                self._raise_failure()
+                time.sleep(_POLL_S)
             raise RankFailed(f"rank {self.rank}: {what} could not be exchanged: {error}") from error
+
+
+def balanced(items: Sequence[T], costs: Sequence[float], parts: int) -> list[list[T]]:
+    """Items in so many parts of nearly equal cost, each in their order.
+
+    >>> balanced("abcd", [9, 3, 3, 3], 2)
+    [['a'], ['b', 'c', 'd']]
+    """
+    loads = [0.0] * parts
+    shares: list[list[int]] = [[] for _ in range(parts)]
+    for index in sorted(range(len(items)), key=lambda i: (-costs[i], i)):
+        part = loads.index(min(loads))
+        loads[part] += costs[index]
+        shares[part].append(index)
+    return [[items[index] for index in sorted(share)] for share in shares]
 
 
 class RankFailed(RoostError):
@@ -222,65 +258,6 @@ class RankFailed(RoostError):
 
 ALONE = Ranks()
 """A run of one process."""
-
-
-def world_size() -> int:
-    """Processes that ``torchrun`` started; 1 without it."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
-
-
-def is_leader() -> bool:
-    """Whether this process may speak, asked before the process group is open."""
-    return int(os.environ.get("RANK", "0")) == 0
-
-
-@contextmanager
-def open_ranks(device: str, wait_s: float = WAIT_S) -> Iterator[Ranks]:
-    """The ranks that ``torchrun`` started; within ``with``, an error on one ends all.
-
-    Args:
-        device: ``model.device``.
-        wait_s: Deadline of every wait.
-
-    Raises:
-        ConfigError: there are more processes than GPUs.
-        RankFailed: a rank did not come.
-    """
-    if world_size() == 1:
-        yield ALONE
-        return
-    rank, world = int(os.environ["RANK"]), world_size()
-    cuda = device != "cpu" and torch.cuda.is_available()
-    if cuda:
-        _take_gpu()
-    wait = timedelta(seconds=wait_s)
-    store, _, _ = next(iter(rendezvous("env://", rank, world, timeout=wait)))
-    ranks = Ranks(rank, world, PrefixStore("roost", store), wait_s)
-    dist.init_process_group(
-        "cpu:gloo,cuda:nccl" if cuda else "gloo",
-        store=PrefixStore("torch", store),
-        rank=rank,
-        world_size=world,
-        timeout=wait,
-    )
-    try:
-        yield ranks
-    except BaseException as error:
-        # The group is left as it is: closing it could wait for a rank that is gone.
-        ranks.fail(error)
-        raise
-    dist.destroy_process_group()
-
-
-def _take_gpu() -> None:
-    local, count = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
-    if local >= count:
-        raise ConfigError(
-            f"torchrun started {os.environ.get('LOCAL_WORLD_SIZE')} processes and this machine "
-            f"has {count} GPUs. Start at most {count} with --nproc-per-node, or set "
-            "model.device = 'cpu'."
-        )
-    torch.cuda.set_device(local)
 
 
 def _buckets(tensors: Iterable[Tensor]) -> Iterator[list[Tensor]]:

@@ -158,14 +158,14 @@ def engine_infos(policy: Policy) -> dict[str, Any]:
 
 def test_the_tied_head_is_synced_too(full: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a CPU vLLM keeps a packed copy of a tied head, which its reloading forgets."""
-    from roost.engines.vllm import adapter
+    from roost.engines.vllm import worker_side
 
     policy = make_policy()
     engine = make_engine(policy, full)
     engine.sync()
     move(policy)
     with monkeypatch.context() as patch:
-        patch.setattr(adapter, "_repack_tied_head", lambda model: None)
+        patch.setattr(worker_side, "_repack_tied_head", lambda model: None)
         with pytest.raises(EngineError, match=r"lm_head.weight is not what was sent"):
             engine.sync()
     engine.sync()

@@ -1,18 +1,20 @@
-"""Everything that Roost asks of vLLM, in vLLM's words. The only module that imports it.
+"""Everything that Roost asks of vLLM, in vLLM's words. With ``worker_side``, the only module that
+imports it.
 
 Documented calls of vLLM 0.32: ``LLM`` and its engine's request interface, a weight transfer backend
 of our own behind ``WeightTransferEngineFactory`` (docs: training/weight_transfer/base), layerwise
-reloading (docs: training/layerwise), ``apply_model``, ``LoRARequest``, sleep and wake. What differs
-in another version is changed here, and ``versions.SUPPORTED`` with it.
+reloading (docs: training/layerwise), ``apply_model``, ``collective_rpc``, the external launcher,
+``LoRARequest``, sleep and wake. What differs in another version is changed here and in
+``worker_side``, and ``versions.SUPPORTED`` with it.
 """
 
 from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, Literal
@@ -23,13 +25,12 @@ os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from roost.engines.protocol import SamplingParams
 from roost.engines.vllm.port import BLOCK_TOKENS, Finished, Request, VllmSettings, slot_rank
 from roost.errors import EngineError
 from roost.planner.colocated import BATCH_TOKENS
-from roost.sync.digest import tensor_digest
 from roost.sync.names import TensorInfo
 
 # What vLLM and what it imports warn of is not for a user of Roost to act on.
@@ -38,109 +39,66 @@ with warnings.catch_warnings():
     from vllm import LLM
     from vllm import SamplingParams as VllmSampling
     from vllm.config import WeightTransferConfig
-    from vllm.distributed.weight_transfer import WeightTransferEngineFactory
-    from vllm.distributed.weight_transfer.base import (
-        WeightTransferEngine,
-        WeightTransferInitInfo,
-        WeightTransferUpdateInfo,
-    )
     from vllm.exceptions import VLLMValidationError
     from vllm.lora.request import LoRARequest
-    from vllm.model_executor.layers.linear import LinearBase
-    from vllm.model_executor.layers.vocab_parallel_embedding import (
-        ParallelLMHead,
-        VocabParallelEmbedding,
-    )
-    from vllm.model_executor.model_loader.reload import (
-        finalize_layerwise_reload,
-        initialize_layerwise_reload,
-    )
     from vllm.sampling_params import RequestOutputKind
 
-BACKEND = "roost_in_process"
+    from roost.engines.vllm import worker_side
+
+FREE_SHARE = 0.95
+"""Of the memory that is free on a card, what vLLM is told that it may use: it looks again after its
+communicators have taken some."""
 _SLOT = 1
 """vLLM's number of the adapter's one slot."""
 
 
-@dataclass
-class _InitInfo(WeightTransferInitInfo):  # type: ignore[misc]
-    """Nothing to agree on within one process."""
-
-
-@dataclass
-class _Bucket(WeightTransferUpdateInfo):  # type: ignore[misc]
-    tensors: list[tuple[str, Tensor]]
-    received: list[str] = field(default_factory=list)
-    """Names that arrived, noted on the engine's side."""
-    written: set[str] = field(default_factory=set)
-    """Tensors that the engine says it wrote."""
-
-
-class InProcessTransfer(WeightTransferEngine[_InitInfo, _Bucket]):  # type: ignore[misc]
-    """vLLM's weight transfer, from tensors that lie in this process."""
-
-    init_info_cls = _InitInfo
-    update_info_cls = _Bucket
-
-    def init_transfer_engine(self, init_info: _InitInfo) -> None:
-        """Nothing to set up."""
-
-    def start_weight_update(self) -> None:
-        """See ``WeightTransferEngine``."""
-        initialize_layerwise_reload(self.model)
-
-    def receive_weights(self, update_info: _Bucket) -> None:
-        """Give a bucket to the model's own loader, which fuses and shards."""
-        update_info.received.extend(name for name, _ in update_info.tensors)
-        update_info.written.update(self.model.load_weights(iter(update_info.tensors)))
-
-    def finish_weight_update(self) -> None:
-        """See ``WeightTransferEngine``."""
-        finalize_layerwise_reload(self.model, self.model_config)
-        _repack_tied_head(self.model)
-
-    def shutdown(self) -> None:
-        """Nothing to release."""
-
-
-WeightTransferEngineFactory.register_engine(BACKEND, InProcessTransfer)
-
-
 class VllmAdapter:
-    """One vLLM engine in this process."""
+    """One vLLM engine in this process: all of it, or with ``settings.launched`` one of its shards.
+
+    The shards of a launched engine are as many processes, each with an adapter, which must make the
+    same calls in the same order. Otherwise vLLM starts a process for each shard itself.
+    """
 
     def __init__(self, settings: VllmSettings) -> None:
         self.settings = settings
+        _set_up(settings)
         with _undisturbed():
             self._llm = LLM(settings.model, **_arguments(settings))
+            if _has_workers(settings):
+                self._prepare_workers()
             self._llm.init_weight_transfer_engine({"init_info": {}})
         self._engine = self._llm.llm_engine
         self._adapter: LoRARequest | None = None
         self._ids = count()
 
+    def _prepare_workers(self) -> None:
+        if self.settings.device != "cpu":
+            return
+        self._llm.collective_rpc(worker_side.run_eagerly)
+        # All workers have opened it. vLLM leaves the names behind, even when it ends in order.
+        for start in set(self._llm.collective_rpc(worker_side.shared_memory)):
+            for file in Path("/dev/shm").glob(f"{start}-*-cpushm*"):
+                file.unlink(missing_ok=True)
+
     # -- what it holds
 
     def tensors(self) -> dict[str, TensorInfo]:
         """See ``Port``."""
-        found: dict[str, TensorInfo] = self._llm.apply_model(_describe)[0]
-        return found
+        return worker_side.merged(self._llm.apply_model(worker_side.describe))
 
     def fused(self) -> Mapping[str, Sequence[str]]:
         """See ``Port``."""
-        table: Mapping[str, Sequence[str]] = self._llm.apply_model(
-            lambda model: dict(getattr(model, "packed_modules_mapping", {}))
-        )[0]
+        table: Mapping[str, Sequence[str]] = self._llm.apply_model(worker_side.fused)[0]
         return table
 
     def digests(self, names: Collection[str]) -> dict[str, str]:
         """See ``Port``."""
-        found: dict[str, str] = self._llm.apply_model(lambda model: _digests(model, names))[0]
-        return found
+        asked = partial(worker_side.digests, names=list(names))
+        return worker_side.merged(self._llm.apply_model(asked))
 
     def adapter_digests(self) -> dict[str, tuple[str, str]]:
         """See ``Port``."""
-        found: dict[str, tuple[str, str]] = self._llm.apply_model(_slot_digests)[0]
-        return found
+        return worker_side.merged(self._llm.apply_model(worker_side.slot_digests))
 
     # -- what it is given
 
@@ -150,11 +108,12 @@ class VllmAdapter:
 
     def send(self, tensors: list[tuple[str, Tensor]]) -> tuple[list[str], set[str]]:
         """See ``Port``."""
-        received: list[str] = []
-        written: set[str] = set()
-        info = {"tensors": tensors, "received": received, "written": written}
-        self._llm.update_weights({"update_info": info})
-        return received, {name.replace(".base_layer.", ".") for name in written}
+        self._llm.update_weights({"update_info": {"tensors": tensors}})
+        receipts = self._llm.collective_rpc(worker_side.receipt)
+        received = list(receipts[0][0])
+        if any(list(others) != received for others, _ in receipts):
+            raise EngineError("the shards of the engine did not receive the same tensors")
+        return received, {name for _, written in receipts for name in written}
 
     def finish_update(self, version: str) -> None:
         """See ``Port``."""
@@ -217,6 +176,10 @@ class VllmAdapter:
         while self._engine.has_unfinished_requests():
             self._step()
 
+    def when_a_shard_dies(self, tell: Callable[[], None]) -> None:
+        """Have ``tell`` called, by another thread, when a process of a shard has ended."""
+        self._engine.model_executor.register_failure_callback(tell)
+
     def close(self) -> None:
         """See ``Port``."""
         self._engine.engine_core.shutdown()
@@ -274,16 +237,47 @@ def _arguments(settings: VllmSettings) -> dict[str, Any]:
         "logprobs_mode": "processed_logprobs",
         # What to sample with comes from the recipe alone.
         "generation_config": "vllm",
-        "weight_transfer_config": WeightTransferConfig(backend=BACKEND),
+        "weight_transfer_config": WeightTransferConfig(backend=worker_side.BACKEND),
         "disable_log_stats": True,
         "use_tqdm_on_load": False,
         "enforce_eager": settings.device == "cpu",
         "enable_sleep_mode": settings.sleep_level > 0,
+        "tensor_parallel_size": settings.tensor_parallel,
+        "distributed_executor_backend": _executor(settings),
     }
+    if _has_workers(settings):
+        arguments["worker_extension_cls"] = f"{worker_side.__name__}.WorkerExtension"
+    if settings.device == "cuda":
+        # vLLM will not start where less of the card is free than this, although the cache's bytes
+        # are given; the trainer holds the rest.
+        free, total = torch.cuda.mem_get_info()
+        arguments["gpu_memory_utilization"] = FREE_SHARE * free / total
     if settings.lora_rank is not None:
         rank = slot_rank(settings.lora_rank)
         arguments |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": rank}
     return arguments
+
+
+def _executor(settings: VllmSettings) -> Any:
+    """Who starts the workers: None leaves it to vLLM, which has one in this process."""
+    if settings.launched:
+        launcher = worker_side.LaunchedCpuExecutor
+        return launcher if settings.device == "cpu" else "external_launcher"
+    return "mp" if settings.tensor_parallel > 1 else None
+
+
+def _has_workers(settings: VllmSettings) -> bool:
+    """Whether the shards are in processes that vLLM starts."""
+    return settings.tensor_parallel > 1 and not settings.launched
+
+
+def _set_up(settings: VllmSettings) -> None:
+    if settings.launched:
+        # Of a call of torch that vLLM makes at each step.
+        warnings.filterwarnings("ignore", ".*all_gather_into_tensor", FutureWarning)
+    if settings.device == "cpu" and _has_workers(settings):
+        # vLLM would bind each worker to a NUMA node of its own, and refuse where there are fewer.
+        os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
 
 
 def _finished(output: Any) -> Finished:
@@ -300,86 +294,6 @@ def _finished(output: Any) -> Finished:
         versions=versions,
         stopped=completion.finish_reason == "stop",
     )
-
-
-def _plain(name: str) -> str:
-    return name.replace(".base_layer.", ".")
-
-
-def _describe(model: nn.Module) -> dict[str, TensorInfo]:
-    found: dict[str, TensorInfo] = {}
-    owners: dict[int, str] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        module: Any = model.get_submodule(name.rpartition(".")[0])
-        shape, padding = tuple(parameter.shape), 0
-        if _is_packed(module) and name.endswith(".weight"):
-            shape = (module.output_size_per_partition, module.input_size_per_partition)
-        if isinstance(module, VocabParallelEmbedding):
-            padding = shape[0] - module.org_vocab_size
-            shape = (module.org_vocab_size, *shape[1:])
-        owner = owners.setdefault(id(parameter), _plain(name))
-        tied = None if owner == _plain(name) else owner
-        found[_plain(name)] = TensorInfo(shape, _dtype(module, parameter), padding, tied)
-    return found
-
-
-def _is_packed(module: Any) -> bool:
-    """Whether its weight has been repacked for the CPU's kernels, the parameter left empty."""
-    return isinstance(module, (LinearBase, ParallelLMHead)) and hasattr(module, "cpu_linear")
-
-
-def _dtype(module: Any, parameter: Tensor) -> torch.dtype:
-    # The CPU's kernels keep a bias in float32.
-    return module.params_dtype if _is_packed(module) else parameter.dtype
-
-
-def _digests(model: nn.Module, names: Collection[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        if _plain(name) not in names:
-            continue
-        module = model.get_submodule(name.rpartition(".")[0])
-        packed = _is_packed(module) and name.endswith(".weight")
-        held = _read_back(module) if packed else parameter.to(_dtype(module, parameter))
-        found[_plain(name)] = tensor_digest(held)
-    return found
-
-
-@torch.no_grad()
-def _read_back(module: Any) -> Tensor:
-    """The weight ``[out, in]`` of a layer that keeps it in a layout of its own.
-
-    It is asked what it makes of each unit vector: 1 times a weight plus zeros, so exact in any
-    precision. This is what the engine computes with, not what it was given.
-    """
-    width = module.input_size_per_partition
-    columns = []
-    for start in range(0, width, 512):
-        rows = torch.zeros(min(512, width - start), width, dtype=module.params_dtype)
-        rows[torch.arange(len(rows)), torch.arange(start, start + len(rows))] = 1.0
-        columns.append(module.quant_method.apply(module, rows, None))
-    return torch.cat(columns).t().contiguous()
-
-
-def _repack_tied_head(model: Any) -> None:
-    """Layerwise reloading processes a tied matrix for the embedding alone; the head's packed copy
-    on a CPU would stay as it was, and so would what is sampled."""
-    head: Any = getattr(model, "lm_head", None)
-    if _is_packed(head):
-        head.quant_method.process_weights_after_loading(head)
-
-
-def _slot_digests(model: nn.Module) -> dict[str, tuple[str, str]]:
-    found = {}
-    for name, module in model.named_modules():
-        a, b = getattr(module, "lora_a_stacked", None), getattr(module, "lora_b_stacked", None)
-        if a is None or b is None:
-            continue
-        # Fused layers have a slot for each part, in a tuple; embeddings and heads a bare tensor.
-        pairs = zip(a, b, strict=True) if isinstance(a, tuple) else [(a, b)]
-        for part, (one, two) in enumerate(pairs):
-            found[f"{name}.{part}"] = (tensor_digest(one[0]), tensor_digest(two[0]))
-    return found
 
 
 @contextmanager

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 from roost.engines.base import BaseEngine, Call, completion_text
 from roost.engines.protocol import SampleKey
@@ -17,6 +17,9 @@ from roost.model.policy import Policy
 from roost.samples import FinishReason, Sample, TokenSource
 from roost.sync.proof import Proof, check_probe, check_version
 from roost.sync.trainer_side import score
+from roost.training.parallel import ALONE, Ranks
+
+T = TypeVar("T")
 
 
 class VllmEngine(BaseEngine):
@@ -32,6 +35,7 @@ class VllmEngine(BaseEngine):
         probe: Tokens that both sides score after each sync; at least two.
         cache_bytes: Its key-value cache.
         sleep_level: What it does while the trainer trains: see ``state.LEVELS``.
+        ranks: The processes of the run; those that share this engine's shards make the same calls.
 
     Raises:
         EngineError: the engine's weights cannot be kept in sync with this model's.
@@ -46,6 +50,7 @@ class VllmEngine(BaseEngine):
         probe: Sequence[int],
         cache_bytes: int,
         sleep_level: int = 0,
+        ranks: Ranks = ALONE,
     ) -> None:
         self.policy = policy
         self.tokenizer = tokenizer
@@ -55,7 +60,8 @@ class VllmEngine(BaseEngine):
         self._probe = list(probe)
         self._cache_bytes = cache_bytes
         self._machine = StateMachine(sleep_level)
-        self._weights = (AdapterWeights if policy.is_adapter else FullWeights)(policy, port)
+        self._ranks = ranks
+        self._weights = (AdapterWeights if policy.is_adapter else FullWeights)(policy, port, ranks)
         self._version: int | None = None
 
     @property
@@ -93,6 +99,8 @@ class VllmEngine(BaseEngine):
         sent_s = time.perf_counter() - start
         digest, tensors = self._weights.prove(self._proof_bytes(whole))
         check_version(self.policy.version, self._port.version())
+        # The probe needs all shards: nobody waits in it for a rank whose proof has failed.
+        self._ranks.gather(None, "the proof of its sync")
         machine.take("sync")
         if self.state is State.WEIGHTS_SYNCED:
             self._port.wake("kv_cache")
@@ -124,7 +132,7 @@ class VllmEngine(BaseEngine):
             ids = self._port.submit(requests, call.sampling)
             waiting.update(zip(ids, (key for _, key in owners), strict=True))
             while waiting:
-                for finished in self._port.step():
+                for finished in self._exchange("samples", self._port.step):
                     key = waiting.pop(finished.request_id)
                     version, tokenizer = self.policy.version, self.tokenizer
                     yield as_sample(finished, key, version=version, tokenizer=tokenizer)
@@ -132,6 +140,13 @@ class VllmEngine(BaseEngine):
             if waiting:
                 self._port.abort(list(waiting))
             self._machine.take("drain")
+
+    def _exchange(self, what: str, call: Callable[[], T]) -> T:
+        """A call in which shards on several ranks exchange what they compute."""
+        if self._ranks.tensor_parallel == 1:
+            return call()
+        with self._ranks.blamed(what):
+            return call()
 
     @property
     def sleeps(self) -> bool:
@@ -159,7 +174,8 @@ class VllmEngine(BaseEngine):
     def _check_probe(self) -> float:
         """Score the probe on both sides; where they differ the engine is stale again."""
         try:
-            trainer, engine = score(self.policy, self._probe), self._port.score(self._probe)
+            trainer = score(self.policy, self._probe)
+            engine = self._exchange("the probe", lambda: self._port.score(self._probe))
             return check_probe(trainer, engine, self.policy.dtype)
         except EngineError:
             self._machine.take("outdate")

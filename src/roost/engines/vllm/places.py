@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from roost.engines.vllm.client import ServerGone
@@ -74,11 +75,11 @@ class LaunchedPlace:
 
     Args:
         settings: Of its engine.
-        card: The GPU it runs on, if any.
+        cards: The GPUs it runs on, if any.
     """
 
-    def __init__(self, settings: VllmSettings, card: int | None = None) -> None:
-        self._settings, self._card = settings, card
+    def __init__(self, settings: VllmSettings, cards: Sequence[int] | None = None) -> None:
+        self._settings, self._cards = settings, cards
         self._process: ServerProcess | None = None
         self._starts = 0
 
@@ -96,7 +97,7 @@ class LaunchedPlace:
                     f"the vLLM server of this run died {RESTARTS} times without finishing a sample."
                     " Start one with `roost serve` to see why."
                 )
-            self._process = ServerProcess(self._settings, card=self._card)
+            self._process = ServerProcess(self._settings, cards=self._cards)
         return self._process.wait()
 
     def lost(self) -> None:

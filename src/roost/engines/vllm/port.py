@@ -43,6 +43,10 @@ class VllmSettings:
     """Only where stop strings need one."""
     trust_remote_code: bool = False
     sleep_level: int = 0
+    tensor_parallel: int = 1
+    """Shards of the engine, each on a device of its own."""
+    launched: bool = False
+    """Whether this process is one of several that ``torchrun`` started, and holds one shard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +75,8 @@ class Port(Protocol):
     """One engine with weights of its own."""
 
     def tensors(self) -> dict[str, TensorInfo]:
-        """Its parameters by checkpoint-like names, tied ones under each."""
+        """Its parameters by checkpoint-like names, tied ones under each; of an engine with tensor
+        parallelism those of the shards in its hands, as ``NAME/SHARD`` (``sync.names``)."""
         ...
 
     def fused(self) -> Mapping[str, Sequence[str]]:
@@ -83,7 +88,8 @@ class Port(Protocol):
         ...
 
     def adapter_digests(self) -> dict[str, tuple[str, str]]:
-        """By wrapped layer and part, as in ``qkv_proj.0``, the digests of the slot's A and B."""
+        """By wrapped layer and part, as in ``qkv_proj.0``, or ``qkv_proj.0/1`` in shard 1, the
+        digests of the slot's A and B."""
         ...
 
     def start_update(self) -> None:

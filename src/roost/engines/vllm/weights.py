@@ -20,9 +20,10 @@ from roost.errors import EngineError
 from roost.model.policy import Policy
 from roost.sync.buckets import buckets
 from roost.sync.digest import tensor_digest
-from roost.sync.names import NameMap, part_names
+from roost.sync.names import NameMap, part_names, split_shard
 from roost.sync.proof import check_digests, check_written
 from roost.sync.trainer_side import adapter_file, adapter_tensors, base_tensors, infos
+from roost.training.parallel import ALONE, Ranks
 
 CPU_PROOF_BYTES = 32 * 2**20
 """Bytes of weights read back after a sync on a CPU, a different share each time. There a packed
@@ -35,17 +36,21 @@ class FullWeights:
 
     Args:
         policy: Whose weights.
-        port: The engine.
+        port: The engine, or one of its shards.
+        ranks: Have the others.
 
     Raises:
         EngineError: their tensors do not match, by name, shape or dtype.
     """
 
-    def __init__(self, policy: Policy, port: Port) -> None:
+    def __init__(self, policy: Policy, port: Port, ranks: Ranks = ALONE) -> None:
         self.policy = policy
         self.port = port
         self._fused = port.fused()
-        self.names = NameMap(infos(base_tensors(policy)), port.tensors(), self._fused)
+        held = port.tensors()
+        # The shards of an engine hold other tensors, its replicas the same.
+        engine = dict(item for part in ranks.gather(held, "the names") for item in part.items())
+        self.names = NameMap(infos(base_tensors(policy)), engine, self._fused).only(held)
         self._rotation = cycle(self.names.targets)
 
     def send(self) -> int:
@@ -105,8 +110,8 @@ class AdapterWeights(FullWeights):
     it at the start, a share after each sync, so that neither side can change it unnoticed.
     """
 
-    def __init__(self, policy: Policy, port: Port) -> None:
-        super().__init__(policy, port)
+    def __init__(self, policy: Policy, port: Port, ranks: Ranks = ALONE) -> None:
+        super().__init__(policy, port, ranks)
         memory = Path("/dev/shm")
         self._folder = Path(
             tempfile.mkdtemp(prefix="roost-adapter-", dir=memory if memory.is_dir() else None)
@@ -144,9 +149,9 @@ class AdapterWeights(FullWeights):
         """By slot, the module of the trainer that it stands for."""
         found = {}
         for slot in port.adapter_digests():
-            layer, _, part = slot.rpartition(".")
+            layer, part, _ = _slot_parts(slot)
             names = list(part_names(f"{layer}.weight", self._fused))
-            found[slot] = names[int(part)].removesuffix(".weight")
+            found[slot] = names[part].removesuffix(".weight")
         lost = sorted(adapter_tensors(self.policy).keys() - set(found.values()))
         if lost:
             raise EngineError(
@@ -164,6 +169,27 @@ class AdapterWeights(FullWeights):
                 yield f"{slot}.A", empty
                 yield f"{slot}.B", empty
                 continue
-            a, b = adapters[module]
+            a, b = self._in_shard(slot, *adapters[module])
             yield f"{slot}.A", tensor_digest(F.pad(a, (0, 0, 0, self._rank - a.shape[0])))
             yield f"{slot}.B", tensor_digest(F.pad(b, (0, self._rank - b.shape[1])))
+
+    def _in_shard(self, slot: str, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        """What a slot holds of an adapter: of a layer that is divided by rows those of B, of one
+        that is divided by columns those of A."""
+        layer, part, shard = _slot_parts(slot)
+        pieces = self.names.targets[f"{layer}.weight{shard}"].info.pieces
+        if not pieces:
+            return a, b
+        piece = pieces[part]
+        return (piece.of(a), b) if piece.dim else (a, piece.of(b))
+
+
+def _slot_parts(slot: str) -> tuple[str, int, str]:
+    """Layer, part and shard of a slot's name.
+
+    >>> _slot_parts("layers.0.qkv_proj.2/1")
+    ('layers.0.qkv_proj', 2, '/1')
+    """
+    plain, shard = split_shard(slot)
+    layer, _, part = plain.rpartition(".")
+    return layer, int(part), shard

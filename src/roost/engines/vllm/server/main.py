@@ -41,7 +41,9 @@ def serve(
     # Importing the adapter imports vLLM.
     from roost.engines.vllm.adapter import VllmAdapter
 
-    service = Service(VllmAdapter(settings), settings)
+    engine = VllmAdapter(settings)
+    service = Service(engine, settings)
+    engine.when_a_shard_dies(service.fail)
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         service.stop()

@@ -30,11 +30,14 @@ class ServerProcess:
     Args:
         settings: Of its engine.
         options: Further arguments of ``roost serve``.
-        card: The GPU it runs on; None leaves that to CUDA.
+        cards: The GPUs it runs on; None leaves that to CUDA.
     """
 
     def __init__(
-        self, settings: VllmSettings, options: Sequence[str] = (), card: int | None = None
+        self,
+        settings: VllmSettings,
+        options: Sequence[str] = (),
+        cards: Sequence[int] | None = None,
     ) -> None:
         # A folder that only its owner can enter: the address file holds the token.
         self.folder = Path(tempfile.mkdtemp(prefix="roost-serve-"))
@@ -49,7 +52,7 @@ class ServerProcess:
                     *options,
                 ],
                 stdin=subprocess.PIPE,
-                env=_environment(card),
+                env=_environment(cards),
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
@@ -105,12 +108,12 @@ class ServerProcess:
         self.close()
 
 
-def _environment(card: int | None) -> dict[str, str]:
+def _environment(cards: Sequence[int] | None) -> dict[str, str]:
     # The child runs the same Roost, wherever this one was imported from.
     paths = [str(Path(roost.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in paths if path)}
-    if card is not None:
-        environment["CUDA_VISIBLE_DEVICES"] = str(card)
+    if cards is not None:
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, cards))
     return environment
 
 

@@ -53,6 +53,7 @@ class Service:
         self._finished: list[dict[str, Any]] = []
         self._news = threading.Condition()
         self._busy_since: float | None = None
+        self._failed = False
 
     # -- for any thread
 
@@ -80,6 +81,11 @@ class Service:
         """End ``run``."""
         self._calls.put(None)
 
+    def fail(self) -> None:
+        """End ``run`` since a part of the engine has died, which an idle one would not notice."""
+        self._failed = True
+        self.stop()
+
     def _poll(self, session: str) -> dict[str, Any]:
         with self._news:
             self._check_session(session)
@@ -98,6 +104,8 @@ class Service:
             while self._serve_calls():
                 if self._running:
                     self._step()
+            if self._failed:
+                raise EngineError("a process of the engine's shards ended, and so the server ends")
         finally:
             shutil.rmtree(self.folder, ignore_errors=True)
             self._port.close()

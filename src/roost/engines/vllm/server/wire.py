@@ -13,7 +13,7 @@ import torch
 from roost.engines.protocol import SamplingParams
 from roost.engines.vllm.port import Finished
 from roost.errors import EngineError
-from roost.sync.names import TensorInfo
+from roost.sync.names import Piece, TensorInfo
 from roost.sync.transports import DTYPES
 
 TOKEN_HEADER = "Authorization"
@@ -80,7 +80,13 @@ def finished_in(given: dict[str, Any]) -> Finished:
 def infos_out(tensors: dict[str, TensorInfo]) -> dict[str, list[Any]]:
     """Descriptions of tensors as JSON."""
     return {
-        name: [list(i.shape), str(i.dtype).removeprefix("torch."), i.padding, i.tied_to]
+        name: [
+            list(i.shape),
+            str(i.dtype).removeprefix("torch."),
+            i.padding,
+            i.tied_to,
+            [[piece.dim, piece.start, piece.size] for piece in i.pieces],
+        ]
         for name, i in tensors.items()
     }
 
@@ -88,8 +94,10 @@ def infos_out(tensors: dict[str, TensorInfo]) -> dict[str, list[Any]]:
 def infos_in(given: dict[str, list[Any]]) -> dict[str, TensorInfo]:
     """Undo ``infos_out``."""
     return {
-        name: TensorInfo(tuple(shape), _dtype(dtype), padding, tied)
-        for name, (shape, dtype, padding, tied) in given.items()
+        name: TensorInfo(
+            tuple(shape), _dtype(dtype), padding, tied, tuple(Piece(*piece) for piece in pieces)
+        )
+        for name, (shape, dtype, padding, tied, pieces) in given.items()
     }
 
 
