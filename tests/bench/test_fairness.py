@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from roost.bench.job import Job
-from roost.bench.subjects.caches import cache_blocks, cache_gib
+from roost.bench.subjects.caches import (
+    SPARE_BYTES,
+    cache_blocks,
+    cache_gib,
+    set_up_vllm,
+    vllm_share,
+)
 from roost.bench.subjects.roost_step import sections
 from roost.config import RunConfig
 from roost.config.loading import build_config
+from roost.model.source import tiny_model_folder
 
 
 @pytest.fixture(params=["trl-cb", "trl-kept"])
@@ -108,3 +118,37 @@ def test_caches_hold_all_completions_at_once(job: Job) -> None:
     # 128 layers of 32 heads: 2 x 2 x 128 x 32 x 64 = 1 MiB a token; 11,072 tokens are 10.8 GiB.
     shape = SimpleNamespace(num_attention_heads=32, hidden_size=2048, num_hidden_layers=128)
     assert cache_gib(job, shape) == 11
+
+
+@pytest.fixture
+def tiny_job(job: Job) -> Job:
+    return replace(job, model=str(tiny_model_folder()))
+
+
+def test_vllms_share_of_a_gpu_is_what_the_job_needs(tiny_job: Job) -> None:
+    """The tiny model's weights are a megabyte; its cache is one GiB, as none is smaller."""
+    total = 80 * 2**30
+    share = vllm_share(tiny_job, total)
+    assert share * total == pytest.approx(2**30 + SPARE_BYTES, rel=1e-3)
+    assert vllm_share(tiny_job, 2**30) == 0.9, "never all of a card"
+
+
+def test_vllm_is_told_the_size_of_its_cache(tiny_job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.environ", {})
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert set_up_vllm(tiny_job) == {}
+    assert os.environ == {"VLLM_CPU_KVCACHE_SPACE": "1"}
+
+    card = SimpleNamespace(total_memory=80 * 2**30)
+    monkeypatch.setattr("os.environ", {})
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: card)
+    assert set_up_vllm(tiny_job) == {"gpu_memory_utilization": vllm_share(tiny_job, 80 * 2**30)}
+    # In this process, whose allocator is asked for the peak.
+    assert os.environ == {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+
+
+def test_all_decode_in_one_precision(tiny_job: Job) -> None:
+    from roost.bench.subjects.decoding import working_dtype
+
+    assert working_dtype(tiny_job.model) == torch.float32

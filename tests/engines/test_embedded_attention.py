@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn.attention import varlen
 
 from roost.engines.embedded.attention import DecodeLayout, PrefillLayout, Row
 from roost.engines.embedded.cache import LayerShape, SlotCache
+from roost.engines.embedded.fixed import StepInputs
+from roost.engines.embedded.fixed_attention import FixedLayout
 from roost.engines.embedded.partial import attention_parts
+from roost.engines.embedded.scheduler import RunningGroup, RunningSample
 from roost.model.attention import AttentionParams
 from roost.model.flash import MASKED, join
+from roost.samples import Prompt
+from support.fake_gpu import DefinedKernel, OnGpu, VarlenKernel
 
 KV_HEADS, REPEATS, DIM = 2, 3, 8
 SHAPE = [LayerShape(KV_HEADS, DIM, DIM)]
@@ -75,7 +83,7 @@ def test_prefill_then_decode_equals_plain_attention(params, prompt_lengths, rows
         own.keys[0][row, :, :length] = completions[row][1][:-1].transpose(0, 1)
         own.values[0][row, :, :length] = completions[row][2][:-1].transpose(0, 1)
     layout = DecodeLayout(prompts, own, [Row(g, prompt_lengths[g], n) for g, n in rows])
-    newest = (torch.stack([c[i][-1] for c in completions]) for i in range(3))
+    newest = [torch.stack([c[i][-1] for c in completions]) for i in range(3)]
     output = layout.attend(*newest, params)
     expected = [
         reference(
@@ -88,6 +96,64 @@ def test_prefill_then_decode_equals_plain_attention(params, prompt_lengths, rows
         for (g, n), (q, k, v) in zip(rows, completions, strict=True)
     ]
     torch.testing.assert_close(output.double(), torch.stack(expected), rtol=0, atol=1e-5)
+    for kernel in (None, DefinedKernel()):
+        output = attend_fixed(prompts, own, rows, prompt_lengths, newest, params, kernel)
+        torch.testing.assert_close(output.double(), torch.stack(expected), rtol=0, atol=1e-5)
+
+
+def attend_fixed(prompts, own, rows, prompt_lengths, newest, params, kernel):
+    """The same step in a fixed shape, with a row of padding."""
+    groups = [
+        RunningGroup(Prompt(slot, (3,) * length, ""), slot, deque())
+        for slot, length in enumerate(prompt_lengths)
+    ]
+    running = [
+        RunningSample(groups[g], i, iter(()), token_ids=[3] * (n + 1))
+        for i, (g, n) in enumerate(rows)
+    ]
+    width = len(rows) + 1
+    own = _copied(own, slots=width)
+    inputs = StepInputs(width, prompts.slots, torch.device("cpu"))
+    inputs.load(running)
+    layout = FixedLayout(_copied(prompts, prompts.slots), own, inputs, own.capacity, kernel)
+    padded = [torch.cat([tensor, tensor[:1]]) for tensor in newest]
+    output = layout.attend(*padded, params)
+    assert bool(output.isfinite().all()), "padding must not come to hold NaN, which spreads"
+    return output[:-1]
+
+
+def _copied(cache, slots):
+    """As a GPU holds it, a token's heads side by side."""
+    copy = SlotCache(
+        SHAPE, slots, cache.capacity, torch.float32, torch.device("cpu"), token_major=True
+    )
+    for tensor, old in zip((*copy.keys, *copy.values), (*cache.keys, *cache.values), strict=True):
+        tensor[: len(old)] = old
+    return copy
+
+
+@pytest.mark.parametrize("window", [None, 2, 50])
+def test_prefill_on_a_gpu_is_one_kernel_call(window, monkeypatch):
+    kernel = VarlenKernel()
+    monkeypatch.setattr(varlen, "varlen_attn", kernel)
+    lengths, generator = [5, 1, 9], torch.Generator().manual_seed(0)
+    query, key, value = (
+        torch.randn(sum(lengths), heads, DIM, generator=generator).to(torch.bfloat16)
+        for heads in (KV_HEADS * REPEATS, KV_HEADS, KV_HEADS)
+    )
+    params = AttentionParams(layer=0, scale=0.3, window=window)
+    cache = make_cache(3, 32)
+    layout = PrefillLayout(cache, range(3), lengths)
+    output = layout.attend(query.as_subclass(OnGpu), key, value, params).as_subclass(torch.Tensor)
+    assert [call["window_size"] for call in kernel.calls] == [(1 if window == 2 else -1, 0)]
+    start = 0
+    for slot, length in enumerate(lengths):
+        k, v = key[start : start + length], value[start : start + length]
+        torch.testing.assert_close(cache.keys[0][slot, :, :length], k.transpose(0, 1).float())
+        for i in range(length):
+            wanted = reference(query[start + i], k[: i + 1], v[: i + 1], params, i)
+            torch.testing.assert_close(output[start + i].double(), wanted, rtol=0.02, atol=0.02)
+        start += length
 
 
 @pytest.mark.parametrize("softcap", [None, 2.0])

@@ -43,9 +43,41 @@ def cache_gib(job: Job, config: Any) -> int:
     return ceil(token * job.sequence_tokens * job.prompts * job.generations / 2**30)
 
 
-def set_vllm_cache(job: Job) -> None:
-    """Tell vLLM's CPU build, which reads it when it is imported."""
-    from transformers import AutoConfig
+SPARE_BYTES = 4 * 2**30
+"""What vLLM holds on a GPU beside weights and cache: its graphs, workspaces and activations."""
+
+
+def vllm_share(job: Job, total_bytes: int) -> float:
+    """The share of a GPU that vLLM needs for this job: weights in 16 bits, cache and its own.
+
+    Args:
+        job: What is decoded.
+        total_bytes: The GPU's memory.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     config = AutoConfig.from_pretrained(job.model).get_text_config()
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    weights = 2 * sum(parameter.numel() for parameter in model.parameters())
+    needed = weights + cache_gib(job, config) * 2**30 + SPARE_BYTES
+    return min(0.9, float(needed) / total_bytes)
+
+
+def set_up_vllm(job: Job) -> dict[str, float]:
+    """Prepare vLLM's import; returns ``gpu_memory_utilization`` where there is a GPU.
+
+    Its CPU build reads the cache's size when it is imported. On a GPU it runs in this process,
+    which is where memory is measured.
+    """
+    import torch
+    from transformers import AutoConfig
+
+    if torch.cuda.is_available():
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+        total = torch.cuda.get_device_properties(0).total_memory
+        return {"gpu_memory_utilization": vllm_share(job, total)}
+    config = AutoConfig.from_pretrained(job.model).get_text_config()
     os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(cache_gib(job, config))
+    return {}

@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
 from roost.bench.job import Job
 from roost.bench.memory import PeakMemory
 from roost.bench.prompts import Prompter, read_rows
 from roost.bench.turns import Turn
+from roost.config.loading import build_config
 from roost.errors import EngineError
+from roost.model.loading import choose_dtype
 from roost.samples import Prompt
 
 
@@ -18,6 +23,14 @@ def prompts_of_turns(job: Job, tokenizer: Any) -> list[list[Prompt]]:
     prompts = Prompter(tokenizer).encode(read_rows(job.rows))
     size = job.prompts
     return [prompts[size * turn : size * (turn + 1)] for turn in range(job.turns)]
+
+
+def working_dtype(model: str) -> torch.dtype:
+    """The precision that Roost decodes a model in, which all decode it in."""
+    config = build_config({"model": model}).model
+    with torch.device("meta"):
+        shape = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(model))
+    return choose_dtype(config, sum(parameter.numel() for parameter in shape.parameters()))
 
 
 def turn_of(lengths: Sequence[int], seconds: float, job: Job, memory: PeakMemory) -> Turn:

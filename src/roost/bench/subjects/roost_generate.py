@@ -22,7 +22,9 @@ def serve(job: Job, channel: Channel) -> None:
     """Decode all completions a turn."""
     heap.set_up()
     policy, tokenizer = load_policy(build_config({"model": job.model}).model)
-    engine = EmbeddedEngine(policy, tokenizer, cache_bytes=CACHE_BYTES)
+    # A run on a GPU keeps its cache and what it has recorded where they fit.
+    keep = policy.device.type == "cuda"
+    engine = EmbeddedEngine(policy, tokenizer, cache_bytes=CACHE_BYTES, keep_cache=keep)
     memory = PeakMemory(policy.device)
     sampling = SamplingParams(max_completion_tokens=job.completion_tokens)
     batches = prompts_of_turns(job, tokenizer)
@@ -30,6 +32,7 @@ def serve(job: Job, channel: Channel) -> None:
         {
             "weights": str(policy.dtype).removeprefix("torch."),
             "device": policy.device.type,
+            "decoding": engine.decoding.choice.reason,
             "temperature": sampling.temperature,
             "threads": job.threads,
         }

@@ -64,9 +64,11 @@ def settings(session: Session, job: Job) -> dict[str, Any]:
         "weights": str(session.policy.dtype).removeprefix("torch."),
         "device": session.policy.device.type,
         "method": train.method,
+        "generation": rollout.engine,
         "temperature": rollout.temperature,
         "micro_batch_tokens": session.trainer.micro_batch_tokens,
         "gradient_checkpointing": train.gradient_checkpointing,
+        "optimizer": f"{train.optimizer}, float32 states",
         "learning_rate": train.learning_rate,
         "threads": job.threads,
     }

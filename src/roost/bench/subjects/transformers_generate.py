@@ -13,9 +13,9 @@ from roost.bench.channel import Channel
 from roost.bench.job import Job
 from roost.bench.memory import PeakMemory
 from roost.bench.subjects.caches import cache_blocks
-from roost.bench.subjects.decoding import prompts_of_turns, turn_of
+from roost.bench.subjects.decoding import prompts_of_turns, turn_of, working_dtype
 from roost.config.loading import build_config
-from roost.model.loading import choose_device, choose_dtype
+from roost.model.loading import choose_device
 from roost.samples import Prompt
 
 Decode = Callable[[Any, Sequence[Prompt]], list[int]]
@@ -74,20 +74,11 @@ def _serve(job: Job, channel: Channel, decode: Decode, more: dict[str, Any]) -> 
 
 
 def _load(job: Job) -> Any:
-    config = build_config({"model": job.model}).model
-    with torch.device("meta"):
-        shape = AutoModelForCausalLM.from_config(_config(job.model))
-    dtype = choose_dtype(config, sum(p.numel() for p in shape.parameters()))
+    dtype = working_dtype(job.model)
     model = AutoModelForCausalLM.from_pretrained(job.model, dtype=dtype).eval()
     # Nothing stops early: every completion has the length that was asked for.
     model.generation_config.eos_token_id = None
-    return model.to(choose_device(config))
-
-
-def _config(model: str) -> Any:
-    from transformers import AutoConfig
-
-    return AutoConfig.from_pretrained(model)
+    return model.to(choose_device(build_config({"model": job.model}).model))
 
 
 def _sampling(job: Job) -> GenerationConfig:

@@ -28,7 +28,7 @@ from roost.bench.job import LORA_ALPHA, LORA_RANK, Job
 from roost.bench.memory import PeakMemory
 from roost.bench.prompts import read_rows
 from roost.bench.rewards import answer_and_digits
-from roost.bench.subjects.caches import cache_blocks, set_vllm_cache
+from roost.bench.subjects.caches import cache_blocks, set_up_vllm
 from roost.bench.turns import Turn
 
 ROWS = 8
@@ -77,12 +77,14 @@ def config(job: Job) -> dict[str, Any]:
         chosen["use_transformers_continuous_batching"] = True
         chosen["transformers_continuous_batching_config"] = cache_blocks(job)
     if job.name == "trl-vllm":
-        set_vllm_cache(job)
+        share = set_up_vllm(job)
         chosen |= {
             "use_vllm": True,
             "vllm_mode": "colocate",
             "vllm_max_model_length": job.sequence_tokens,
         }
+        if share:
+            chosen["vllm_gpu_memory_utilization"] = share["gpu_memory_utilization"]
     return chosen
 
 
@@ -110,6 +112,8 @@ def settings(trainer: GRPOTrainer, job: Job) -> dict[str, Any]:
         "weights": str(next(trainer.model.parameters()).dtype).removeprefix("torch."),
         "autocast": "bfloat16" if args.bf16 else "none",
         "device": args.device.type,
+        "attention": trainer.model.config._attn_implementation,
+        "generation": generation(args),
         "method": job.method,
         "temperature": args.temperature,
         "rows_a_micro_batch": args.per_device_train_batch_size,
@@ -119,6 +123,13 @@ def settings(trainer: GRPOTrainer, job: Job) -> dict[str, Any]:
         "learning_rate": args.learning_rate,
         "threads": torch.get_num_threads(),
     }
+
+
+def generation(args: GRPOConfig) -> str:
+    """What samples."""
+    if args.use_vllm:
+        return f"vLLM, {args.vllm_mode}, {args.vllm_gpu_memory_utilization:.2f} of a GPU"
+    return "continuous batching" if args.use_transformers_continuous_batching else "generate"
 
 
 class _TimedTrainer(GRPOTrainer):  # type: ignore[misc]

@@ -7,23 +7,24 @@ import time
 from roost.bench.channel import Channel
 from roost.bench.job import Job
 from roost.bench.memory import PeakMemory
-from roost.bench.subjects.caches import set_vllm_cache
-from roost.bench.subjects.decoding import prompts_of_turns, turn_of
+from roost.bench.subjects.caches import set_up_vllm
+from roost.bench.subjects.decoding import prompts_of_turns, turn_of, working_dtype
 
 
 def serve(job: Job, channel: Channel) -> None:
     """Decode all completions a turn."""
-    set_vllm_cache(job)
+    share = set_up_vllm(job)
     import torch
     from vllm import LLM, SamplingParams, TokensPrompt, __version__
 
+    dtype = str(working_dtype(job.model)).removeprefix("torch.")
     llm = LLM(
         model=job.model,
-        dtype="bfloat16",
+        dtype=dtype,
         max_model_len=job.sequence_tokens,
         max_num_seqs=job.prompts * job.generations,
         enable_prefix_caching=True,
-        gpu_memory_utilization=0.3,
+        **share,
     )
     sampling = SamplingParams(
         n=job.generations,
@@ -39,11 +40,12 @@ def serve(job: Job, channel: Channel) -> None:
     channel.ready(
         {
             "vllm": __version__,
-            "weights": "bfloat16",
+            "weights": dtype,
             "device": "cuda" if torch.cuda.is_available() else "cpu",
             "temperature": sampling.temperature,
             "prefix_caching": True,
             "threads": job.threads,
+            **share,
         }
     )
     for step, _ in enumerate(channel.goes()):

@@ -14,7 +14,9 @@ from roost.engines.embedded.cache import SlotCache
 from roost.engines.embedded.partial import attention_by_definition, attention_parts
 from roost.model.attention import AttentionParams, visible
 from roost.model.flash import MASKED, join, padded
-from roost.model.parts import Part, Segment, packed_attention, parts_of
+from roost.model.packed_attention import PackedParts, packed_attention
+from roost.model.parts import Segment
+from roost.model.varlen import VarlenIndex, varlen_attention
 
 
 class PrefillLayout:
@@ -28,11 +30,16 @@ class PrefillLayout:
         self._cache = cache
         self._slots = slots
         self._lengths = list(lengths)
-        self._packed: list[Part] | None = None
+        self._packed: PackedParts | None = None
+        self._varlen: VarlenIndex | None = None
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, params: AttentionParams) -> Tensor:
         """See ``AttentionLayout``."""
         self._store(key, value, params.layer)
+        half = query.dtype in (torch.bfloat16, torch.float16)
+        if query.is_cuda and half and params.softcap is None:
+            window = None if params.is_plain(max(self._lengths)) else params.window
+            return varlen_attention(query, key, value, self._index(query), params.scale, window)
         if query.device.type == "cpu" and params.is_plain(max(self._lengths)):
             return packed_attention(query, key, value, self._parts(), params.scale)
         parts = (torch.split(tensor, self._lengths) for tensor in (query, key, value))
@@ -49,13 +56,21 @@ class PrefillLayout:
             keys[slot, :, :length] = k.transpose(0, 1)
             values[slot, :, :length] = v.transpose(0, 1)
 
-    def _parts(self) -> list[Part]:
+    def _parts(self) -> PackedParts:
         """The same parts as a training pack has, so that both compute the same bits."""
         if self._packed is None:
-            ends = accumulate(self._lengths)
-            segments = [Segment(e - n, n) for e, n in zip(ends, self._lengths, strict=True)]
-            self._packed = parts_of(segments)
+            self._packed = PackedParts(self._segments())
         return self._packed
+
+    def _index(self, query: Tensor) -> VarlenIndex:
+        """The same rows as a training pack has on a GPU; made once, used by all layers."""
+        if self._varlen is None:
+            self._varlen = VarlenIndex.of(self._segments(), query.device)
+        return self._varlen
+
+    def _segments(self) -> list[Segment]:
+        ends = accumulate(self._lengths)
+        return [Segment(e - n, n) for e, n in zip(ends, self._lengths, strict=True)]
 
 
 def causal_attention(query: Tensor, key: Tensor, value: Tensor, params: AttentionParams) -> Tensor:
@@ -74,7 +89,7 @@ def causal_attention(query: Tensor, key: Tensor, value: Tensor, params: Attentio
         )
         return output[0]
     positions = torch.arange(tokens, device=query.device)
-    mask = _additive(visible(positions, positions, params.window))
+    mask = additive(visible(positions, positions, params.window))
     kv_heads, dim = key.shape[0], query.shape[2]
     repeats = query.shape[0] // kv_heads
     output, _ = attention_by_definition(
@@ -165,13 +180,13 @@ class DecodeLayout:
     def _own_mask(self, window: int | None) -> Tensor:
         """``[rows, 1, 1, keys]``. Own keys count from the completion's start."""
         keys = torch.arange(self._own_keys, device=self._rows.device)
-        return _additive(visible(self._own_lengths[:, None], keys, window))[:, None]
+        return additive(visible(self._own_lengths[:, None], keys, window))[:, None]
 
     def _prompt_mask(self, window: int | None, repeats: int) -> Tensor:
         """``[groups, 1, members * repeats, keys]``; member-wise, since windows move with rows."""
         keys = torch.arange(self._prompt_keys, device=self._rows.device)
         seen = visible(self.positions[:, None], keys, window)[:, 0]
-        mask = _additive(seen & (keys < self._prompt_lengths[:, None]))
+        mask = additive(seen & (keys < self._prompt_lengths[:, None]))
         members = mask[self._grouping.gather_index].view(self._grouping.groups, -1, keys.numel())
         return members.repeat_interleave(repeats, dim=1)[:, None]
 
@@ -223,6 +238,6 @@ def _joined(parts: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
     return total
 
 
-def _additive(seen: Tensor) -> Tensor:
+def additive(seen: Tensor) -> Tensor:
     """0 where seen, ``MASKED`` elsewhere, float32."""
     return torch.zeros(seen.shape, device=seen.device).masked_fill_(~seen, MASKED)

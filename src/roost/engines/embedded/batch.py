@@ -1,21 +1,21 @@
-"""Cache and steps of one call: prefill a group once, decode all rows, take out finished ones."""
+"""Steps of one call: prefill a group once, decode all rows, take out finished ones."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from roost.engines.base import completion_text
-from roost.engines.embedded.attention import DecodeLayout, PrefillLayout, Row
-from roost.engines.embedded.cache import LayerShape, SlotCache
+from roost.engines.embedded.attention import PrefillLayout
+from roost.engines.embedded.graphs import on_device
+from roost.engines.embedded.rooms import Room
 from roost.engines.embedded.sampling import sample
-from roost.engines.embedded.scheduler import Capacity, RunningGroup, RunningSample, Scheduler
+from roost.engines.embedded.scheduler import RunningGroup, RunningSample, Scheduler
 from roost.engines.embedded.stopping import StopStrings
 from roost.engines.protocol import SamplingParams
-from roost.model.flash import padded
 from roost.model.policy import Policy
 from roost.samples import FinishReason, Sample, TokenSource
 
@@ -24,35 +24,25 @@ PREFILL_TOKENS = 2048
 
 
 class Batch:
-    """The cache and the decode step of one ``generate`` call."""
+    """The steps of one ``generate`` call, in a room that it has to itself."""
 
     def __init__(
         self,
         policy: Policy,
         tokenizer: Any,
-        layers: Sequence[LayerShape],
         scheduler: Scheduler,
         sampling: SamplingParams,
-        longest_prompt: int,
-        capacity: Capacity,
+        room: Room,
     ) -> None:
         self._policy = policy
         self._tokenizer = tokenizer
         self._scheduler = scheduler
         self._sampling = sampling
         self._stop_strings = StopStrings(tokenizer, sampling.stop)
-        own = own_tokens(sampling.max_completion_tokens)
-        place = (policy.dtype, policy.device)
-        self._prompts = SlotCache(layers, capacity.groups, padded(longest_prompt), *place)
-        self._own = SlotCache(layers, capacity.rows, own, *place)
+        self._room = room
         self._last_hidden: dict[RunningGroup, Tensor] = {}
         self.drawn = 0
         """Tokens drawn so far."""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the cache."""
-        return self._prompts.nbytes + self._own.nbytes
 
     @torch.inference_mode()
     def start_waiting(self) -> list[Sample]:
@@ -75,24 +65,17 @@ class Batch:
         running = list(self._scheduler.rows)
         if not running:
             return []
-        rows = [
-            Row(sample.group.slot, len(sample.group.prompt.token_ids), sample.cached)
-            for sample in running
-        ]
-        layout = DecodeLayout(self._prompts, self._own, rows)
-        ids = self._tensor([sample.token_ids[-1] for sample in running])
-        hidden = self._policy.hidden_states(ids, layout.positions, layout)
-        self._draw(running, self._policy.head.logits(hidden))
+        self._draw(running, self._room.decoder.logits(running))
         return self._collect()
 
     def _prefill(self, groups: list[RunningGroup]) -> None:
         """Compute the prompts' keys and values, and the hidden states that first tokens need."""
         lengths = [len(group.prompt.token_ids) for group in groups]
         ids = self._tensor([token for group in groups for token in group.prompt.token_ids])
-        positions = torch.cat([torch.arange(length) for length in lengths]).to(ids.device)
-        layout = PrefillLayout(self._prompts, [group.slot for group in groups], lengths)
+        positions = self._tensor([place for length in lengths for place in range(length)])
+        layout = PrefillLayout(self._room.prompts, [group.slot for group in groups], lengths)
         hidden = self._policy.hidden_states(ids, positions, layout)
-        last = hidden[torch.tensor(lengths).cumsum(0).to(ids.device) - 1]
+        last = hidden[self._tensor([end - 1 for end in accumulate(lengths)])]
         self._last_hidden.update(zip(groups, last, strict=True))
 
     def _first_logits(self, started: list[RunningSample]) -> Tensor:
@@ -100,7 +83,7 @@ class Batch:
         groups = list(dict.fromkeys(sample.group for sample in started))
         logits = self._policy.head.logits(torch.stack([self._last_hidden[g] for g in groups]))
         place = {group: index for index, group in enumerate(groups)}
-        return logits[[place[sample.group] for sample in started]]
+        return logits[self._tensor([place[sample.group] for sample in started])]
 
     def _draw(self, samples: list[RunningSample], logits: Tensor) -> None:
         """Append one drawn token to each sample, and note which have come to their end."""
@@ -132,10 +115,10 @@ class Batch:
                 continue
             finished.append(self._finish(running, running.finish_reason))
             if move := scheduler.remove_row(row):
-                self._own.move(move.source, move.target, move.length)
+                self._room.own.move(move.source, move.target, move.length)
         if finished:
             for move in scheduler.remove_idle_groups():
-                self._prompts.move(move.source, move.target, move.length)
+                self._room.prompts.move(move.source, move.target, move.length)
             live = set(scheduler.groups)
             self._last_hidden = {g: h for g, h in self._last_hidden.items() if g in live}
         return finished[::-1]
@@ -154,9 +137,4 @@ class Batch:
         )
 
     def _tensor(self, values: list[int]) -> Tensor:
-        return torch.tensor(values, device=self._policy.device)
-
-
-def own_tokens(completion_tokens: int) -> int:
-    """Cache places of a completion: its last token is never fed back."""
-    return padded(max(1, completion_tokens - 1))
+        return on_device(values, torch.int64, self._policy.device)

@@ -41,6 +41,8 @@ class SlotCache:
         capacity: Tokens that each slot can hold; as ``roost.model.flash.padded`` gives it.
         dtype: Working precision.
         device: Where it lives.
+        token_major: Whether a token's heads lie side by side, as kernels of GPUs read them; else a
+            head's tokens do. The shape is the same.
     """
 
     def __init__(
@@ -50,10 +52,16 @@ class SlotCache:
         capacity: int,
         dtype: torch.dtype,
         device: torch.device,
+        *,
+        token_major: bool = False,
     ) -> None:
         def store(heads: int, dim: int) -> Tensor:
+            if token_major:
+                return _zeros((slots, capacity, heads, dim), dtype, device).transpose(1, 2)
             return _zeros((slots, heads, capacity, dim), dtype, device)
 
+        self.slots = slots
+        self.capacity = capacity
         self.keys = [store(layer.kv_heads, layer.key_dim) for layer in layers]
         self.values = [store(layer.kv_heads, layer.value_dim) for layer in layers]
 

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from roost.engines.base import BaseEngine, Call
-from roost.engines.embedded.batch import Batch, own_tokens
+from roost.engines.embedded.batch import Batch
 from roost.engines.embedded.cache import bytes_per_token
+from roost.engines.embedded.decoders import Decoding
+from roost.engines.embedded.rooms import Extent, Rooms
 from roost.engines.embedded.scheduler import Capacity, Scheduler
 from roost.engines.embedded.support import check_supported, evaluating
 from roost.model.flash import padded
@@ -34,20 +36,29 @@ class EmbeddedEngine(BaseEngine):
     """Continuous batching on the policy's own module, adapters active; no copy of the weights.
 
     Implements ``roost.engines.protocol.Engine``. The cache lives as long as one ``generate``
-    call; closing the iterator early releases it.
+    call, unless it is to be kept; closing the iterator early releases it.
 
     Args:
         policy: The model that is being trained. Only read.
         tokenizer: Decodes samples; may be None where neither text nor stop strings are needed.
         cache_bytes: Bound on the key-value cache.
         max_sequences: Bound on completions decoded at once.
+        decoding: How steps are computed; by default what suits the policy's device.
+        keep_cache: Keep it for the next call, with the steps that were recorded over it.
 
     Raises:
         ModelError: The engine cannot decode this architecture.
     """
 
     def __init__(
-        self, policy: Policy, tokenizer: Any, *, cache_bytes: int, max_sequences: int | None = None
+        self,
+        policy: Policy,
+        tokenizer: Any,
+        *,
+        cache_bytes: int,
+        max_sequences: int | None = None,
+        decoding: Decoding | None = None,
+        keep_cache: bool = False,
     ) -> None:
         self.policy = policy
         self.tokenizer = tokenizer
@@ -55,6 +66,10 @@ class EmbeddedEngine(BaseEngine):
         self.max_sequences = max_sequences
         self.progress = GenerationProgress()
         self._layers = check_supported(policy)
+        self.decoding = decoding or Decoding.of(policy, self._layers)
+        self._rooms = Rooms(
+            policy, self._layers, self.decoding, keep=keep_cache, cache_bytes=cache_bytes
+        )
         self._peak_bytes = 0
 
     @property
@@ -80,7 +95,8 @@ class EmbeddedEngine(BaseEngine):
         """See ``Engine``: there is nothing to give back."""
 
     def close(self) -> None:
-        """See ``Engine``: there is nothing to release."""
+        """See ``Engine``."""
+        self._rooms.clear()
 
     def capacity(
         self, prompt_tokens: int, completion_tokens: int, prompts: int, generations: int
@@ -112,12 +128,16 @@ class EmbeddedEngine(BaseEngine):
             longest, sampling.max_completion_tokens, len(prompts), call.generations
         )
         scheduler = Scheduler(prompts, call.generations, capacity, call.seed, call.step)
-        batch = Batch(
-            self.policy, self.tokenizer, self._layers, scheduler, sampling, longest, capacity
+        extent = Extent(
+            capacity.groups,
+            capacity.rows,
+            padded(longest),
+            own_tokens(sampling.max_completion_tokens),
         )
-        self._peak_bytes = batch.nbytes
-        self.progress = GenerationProgress(queued=scheduler.waiting)
-        with evaluating(self.policy.module):
+        with self._rooms.lent(extent) as room, evaluating(self.policy.module):
+            self._peak_bytes = room.nbytes
+            batch = Batch(self.policy, self.tokenizer, scheduler, sampling, room)
+            self.progress = GenerationProgress(queued=scheduler.waiting)
             while scheduler.rows or scheduler.waiting:
                 for advance in (batch.start_waiting, batch.decode):
                     finished = advance()
@@ -130,3 +150,8 @@ class EmbeddedEngine(BaseEngine):
         progress.active = len(scheduler.rows)
         progress.queued = scheduler.waiting
         progress.finished += finished
+
+
+def own_tokens(completion_tokens: int) -> int:
+    """Cache places of a completion: its last token is never fed back."""
+    return padded(max(1, completion_tokens - 1))

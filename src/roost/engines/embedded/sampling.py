@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from roost.engines.embedded.graphs import on_device
 from roost.engines.protocol import SamplingParams
 
 _SHORTLIST = 256
@@ -39,11 +40,13 @@ def sample(logits: Tensor, uniforms: list[float], sampling: SamplingParams) -> D
         sampling: Temperature and truncation.
     """
     rows = max(1, _BLOCK // logits.shape[-1])
-    levels = torch.tensor(uniforms, dtype=torch.float64).to(logits.device, torch.float32)
+    levels = on_device(uniforms, torch.float64, logits.device).float()
     blocks = zip(torch.split(logits, rows), torch.split(levels, rows), strict=True)
     parts = [_sample(block, level, sampling) for block, level in blocks]
-    tokens, logprobs, kept = (torch.cat(column).tolist() for column in zip(*parts, strict=True))
-    return Draw(tokens, logprobs, kept)
+    # One tensor, so that one transfer is waited for: float64 holds every token id exactly.
+    drawn = torch.stack([torch.cat(column).double() for column in zip(*parts, strict=True)])
+    tokens, logprobs, kept = drawn.tolist()
+    return Draw([int(token) for token in tokens], logprobs, kept)
 
 
 def _sample(logits: Tensor, uniforms: Tensor, sampling: SamplingParams) -> tuple[Tensor, ...]:

@@ -32,7 +32,8 @@ def check_supported(policy: Policy) -> list[LayerShape]:
     ids = torch.arange(_TOKENS, device=policy.device) * 7919 % policy.config.vocab_size
     layout = _ProbeLayout()
     with torch.inference_mode(), evaluating(policy.module):
-        ours = policy.head.logits(policy.hidden_states(ids, torch.arange(_TOKENS), layout))
+        positions = torch.arange(_TOKENS, device=policy.device)
+        ours = policy.head.logits(policy.hidden_states(ids, positions, layout))
         layers = _layer_shapes(layout, policy.config.num_hidden_layers, name)
         with _eager_attention(policy.base):
             theirs = policy.base(input_ids=ids[None], use_cache=False).logits[0].float()
