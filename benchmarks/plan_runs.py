@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -56,34 +57,41 @@ def main() -> None:
 
 
 def measured(name: str, folder: Path, steps: int) -> dict[str, Any]:
-    """Pilot, plan and train one of the runs."""
+    """Plan one of the runs, pilot it, plan it again, and train it."""
     recipe, settings = RUNS[name]
-    run = folder / name
+    run, home = folder / name, folder / f"{name}-home"
     sets = [part for text in settings for part in ("--set", text)]
-    roost("pilot", recipe, *sets, "--steps", steps, "--json", folder=folder)
-    training = (f"train.steps={steps}", "eval.prompts=0", "output.samples_every=0")
-    sets += [part for text in training for part in ("--set", text)]
+    training = (f"train.steps={steps}", "train.warmup_steps=0", "eval.prompts=0")
     # Evaluation is left out, so that all seconds are of steps; the recipe's lengths stay the same.
-    planned = json.loads(roost("train", recipe, *sets, "--dry-run", "--json", folder=folder))[
-        "plan"
-    ]
-    roost("train", recipe, *sets, "--output", run, "--json", folder=folder)
+    short = [*sets, *(part for text in training for part in ("--set", text))]
+    before = planned(recipe, short, home)
+    roost("pilot", recipe, *sets, "--steps", steps, "--json", home=home)
+    after = planned(recipe, short, home)
+    roost("train", recipe, *short, "--output", run, "--json", home=home)
     metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     row: dict[str, Any] = {"run": name}
-    for phase in planned["phases"]:
-        peak = max(step[f"memory/{phase['name']}_peak_bytes"] for step in metrics)
-        row[f"{phase['name']}_bytes"] = [phase["bytes"], peak]
+    for first, second in zip(before["phases"], after["phases"], strict=True):
+        peak = max(step[f"memory/{first['name']}_peak_bytes"] for step in metrics)
+        row[f"{first['name']}_bytes"] = [first["bytes"], second["bytes"], peak]
     # The first step compiles kernels and allocates moments, as the pilot's warm-up did.
     later = metrics[1:] or metrics
     seconds = fmean(step["time/generate_s"] + step["time/train_s"] for step in later)
-    return {**row, "step_s": [planned["step"]["total_s"], seconds]}
+    return {**row, "step_s": [None, after["step"]["total_s"], seconds]}
 
 
-def roost(command: str, *arguments: object, folder: Path) -> str:
+def planned(recipe: Path, sets: Sequence[str], home: Path) -> dict[str, Any]:
+    """What ``roost train`` would plan."""
+    plan: dict[str, Any] = json.loads(
+        roost("train", recipe, *sets, "--dry-run", "--json", home=home)
+    )["plan"]
+    return plan
+
+
+def roost(command: str, *arguments: object, home: Path) -> str:
     """Run a command in a process of its own; returns its output."""
     environment = {
         **os.environ,
-        "ROOST_HOME": str(folder / "home"),
+        "ROOST_HOME": str(home),
         "PYTHONPATH": str(ROOT / "src"),
     }
     words = [sys.executable, "-m", "roost", command, *map(str, arguments)]
@@ -97,23 +105,28 @@ def roost(command: str, *arguments: object, folder: Path) -> str:
 
 def table(rows: list[dict[str, Any]]) -> list[str]:
     """A table for the docs, errors beyond the target in bold."""
-    lines = ["| run | generate, GiB | train, GiB | step, s |", "|---|---|---|---|"]
+    lines = [
+        "| run | generate, GiB | before, after | train, GiB | before, after | step, s | after |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for row in rows:
         cells = [
-            cell(*row["generate_bytes"], MEMORY_TARGET, 2**30),
-            cell(*row["train_bytes"], MEMORY_TARGET, 2**30),
-            cell(*row["step_s"], TIME_TARGET, 1),
+            *cells_of(row["generate_bytes"], MEMORY_TARGET, 2**30),
+            *cells_of(row["train_bytes"], MEMORY_TARGET, 2**30),
+            *cells_of(row["step_s"], TIME_TARGET, 1),
         ]
         lines.append(f"| {row['run']} | {' | '.join(cells)} |")
     return lines
 
 
-def cell(planned: float, took: float, target: float, unit: float) -> str:
-    """Planned, measured and the error."""
-    error = planned / took - 1
-    shown = f"{100 * error:+.1f} %"
-    shown = shown if abs(error) <= target else f"**{shown}**"
-    return f"{planned / unit:.3g} for {took / unit:.3g}, {shown}"
+def cells_of(figures: Sequence[float | None], target: float, unit: float) -> list[str]:
+    """Measured, and the errors of the plans before and after the pilot."""
+    *plans, took = figures
+    assert took is not None
+    errors = [one / took - 1 for one in plans if one is not None]
+    words = [f"{100 * error:+.1f} %" for error in errors]
+    marked = [w if abs(e) <= target else f"**{w}**" for w, e in zip(words, errors, strict=True)]
+    return [f"{took / unit:.3g}", ", ".join(marked)]
 
 
 if __name__ == "__main__":

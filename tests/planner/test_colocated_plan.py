@@ -67,7 +67,7 @@ def test_a_sync_holds_one_bucket(train: dict[str, Any], sent: int) -> None:
 def test_it_sleeps_only_where_it_must_and_can() -> None:
     awake = plan(device="cuda", train=RECOMPUTED)
     assert awake.sleep_level == 0
-    tight = int(awake.peak.bytes / 0.9) - GIB
+    tight = int(awake.phases[0].bytes / 0.9) - GIB
     asleep = plan(tight, device="cuda", train=RECOMPUTED)
     assert asleep.sleep_level == 1
     assert "engine weights" not in terms(asleep, "train")
@@ -89,3 +89,40 @@ def test_the_embedded_engine_counts_none_of_it() -> None:
     for phase in ("generate", "train"):
         assert not {"engine weights", "engine activations", "sync bucket"} & set(terms(made, phase))
     assert "key-value cache" not in terms(made, "train")
+
+
+def served(available: int = 80 * GIB, *, device: str = "cpu", **rollout: Any) -> EmbeddedPlan:
+    train = rollout.pop("train", {})
+    rollout = {"mode": "server", "launch": True, **rollout}
+    return plan(available, device=device, rollout=rollout, train=train)
+
+
+def test_a_server_takes_nothing_of_the_trainers_device_but_the_bucket() -> None:
+    """On GPUs it has a card of its own, as large as the trainer's."""
+    made = served(device="cuda")
+    own = {"engine weights", "engine activations", "key-value cache"}
+    for phase in ("generate", "train"):
+        assert not own & set(terms(made, phase))
+    assert own < set(terms(made, "server"))
+    assert terms(made, "generate")["sync bucket"] == BUCKET_BYTES
+    assert made.available_bytes == int(0.9 * 80 * GIB)
+    assert made.cache_bytes == KV_TOKEN * 640 * (ROLLOUTS + 1)
+
+
+def test_servers_on_a_cpu_share_its_memory() -> None:
+    one, two = served(), served(replicas=2)
+    server = sum(terms(one, "server").values())
+    assert one.available_bytes == int(0.9 * 80 * GIB) - server
+    assert two.available_bytes == int(0.9 * 80 * GIB) - 2 * server
+
+
+def test_servers_on_a_small_cpu_get_what_the_trainer_leaves() -> None:
+    made = served(17 * GIB, train=RECOMPUTED, replicas=2)
+    assert made.fits
+    assert made.cache_bytes < served(replicas=2).cache_bytes
+
+
+def test_nothing_is_planned_of_servers_that_run_already() -> None:
+    made = served(launch=False, servers=["http://127.0.0.1:1"])
+    assert [phase.name for phase in made.phases] == ["generate", "train"]
+    assert made.available_bytes == int(0.9 * 80 * GIB)

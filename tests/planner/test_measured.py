@@ -11,8 +11,9 @@ import pytest
 from roost.config.loading import build_config
 from roost.planner.embedded import EmbeddedPlan, plan_embedded
 from roost.planner.measured import (
+    FORMAT,
     Pilot,
-    Place,
+    PilotPlace,
     Speeds,
     Workload,
     pilot_path,
@@ -22,7 +23,7 @@ from roost.planner.measured import (
 )
 from support.embedded_plans import GIB, QWEN, term
 
-PLACE = Place("a processor", 2, "2.13", "a model", "bfloat16", "full")
+PLACE = PilotPlace("a processor", 2, "2.13", "a model", "bfloat16", "full")
 SPEEDS = Speeds(
     prefill_token_s=1e-3,
     decode_step_s=0.1,
@@ -119,7 +120,7 @@ def test_a_damaged_or_foreign_file_counts_as_none(damage: str) -> None:
 
 def test_another_format_is_not_read() -> None:
     path = write_pilot(PILOT)
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 2}))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"format": FORMAT + 1}))
     assert read_pilot(PLACE) is None
 
 

@@ -87,6 +87,26 @@ def test_a_phase_that_fails_is_measured_too() -> None:
     assert ledger.phases["train"].peak_bytes > 0
 
 
+def test_on_a_gpu_a_phase_begins_without_what_the_one_before_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reserved, peak = [300], [300]
+
+    def empty() -> None:
+        reserved[0] = 100
+
+    def reset(device: torch.device) -> None:
+        peak[0] = reserved[0]  # the peak is never below what is held
+
+    monkeypatch.setattr(torch.cuda, "empty_cache", empty)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", reset)
+    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda device: peak[0])
+    ledger = Ledger(torch.device("cuda"))
+    with ledger.phase("train"):
+        pass
+    assert ledger.phases["train"].peak_bytes == 100
+
+
 def test_what_is_free_and_what_is_held() -> None:
     assert 0 < available_bytes(CPU) <= psutil.virtual_memory().total
     reset_peak(CPU)

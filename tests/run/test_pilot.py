@@ -12,8 +12,9 @@ from roost.config.loading import build_config, merge
 from roost.errors import ConfigError
 from roost.planner.measured import Speeds, read_pilot, recipe_digest
 from roost.run.display import QuietDisplay
-from roost.run.pilot import Call, PilotResult, decoding_speeds, non_negative, run_pilot
+from roost.run.pilot import PilotResult, run_pilot
 from roost.run.pilot import _memory_refused as memory_refused
+from roost.run.pilot_speeds import Call, decoding_speeds, non_negative
 from support.tiny_runs import SECTIONS, train_tiny
 
 
@@ -63,10 +64,10 @@ def test_its_plan_has_seconds_and_the_rehearsed_peaks(piloted: PilotResult) -> N
     plan = piloted.plan
     assert plan.step is not None
     assert 0 < plan.step.low_s < plan.step.total_s < plan.step.high_s
-    assert [phase.bytes for phase in plan.phases] == [
-        piloted.generate_peak_bytes,
-        piloted.train_peak_bytes,
-    ]
+    # A step that holds fewer tokens than a micro-batch is rehearsed whole.
+    generate, train, *_ = [phase.bytes for phase in plan.phases]
+    assert generate == piloted.generate_peak_bytes
+    assert train == piloted.train_peak_bytes
 
 
 def test_a_run_after_it_is_planned_with_it(

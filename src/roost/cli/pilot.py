@@ -35,12 +35,12 @@ def run(args: argparse.Namespace) -> int:
     """Measure; 0 when the worst case fits."""
     # Here, not above: `roost --help` must not wait for torch.
     from roost.config.loading import load_config
-    from roost.run.display import Display, QuietDisplay, TerminalDisplay
+    from roost.run.display import Display, TerminalDisplay, WarningDisplay
     from roost.run.pilot import run_pilot
 
     if args.steps < 1:
         raise ConfigError(f"--steps {args.steps}: should be at least 1.")
-    display: Display = QuietDisplay() if args.json else TerminalDisplay()
+    display: Display = WarningDisplay() if args.json else TerminalDisplay()
     config = load_config(args.recipe, args.overrides)
     result = run_pilot(config, args.recipe.parent, display, steps=args.steps)
     print(json.dumps(result.as_dict()) if args.json else "\n".join(result.lines()))

@@ -22,7 +22,13 @@ def sequence_tokens(tokens: int) -> int:
 
 
 def engine_terms(
-    shape: ModelShape, dtype_bytes: int, cache: int, kv_token: int, adapter: int
+    shape: ModelShape,
+    dtype_bytes: int,
+    cache: int,
+    kv_token: int,
+    adapter: int,
+    *,
+    shards: int = 1,
 ) -> Iterator[Term]:
     """What the engine holds while it is awake.
 
@@ -32,15 +38,22 @@ def engine_terms(
         cache: Bytes of its key-value cache.
         kv_token: Bytes of one token in it.
         adapter: Parameters of the adapter; 0 for none.
+        shards: Devices that hold the engine together; the terms are of one.
     """
     copies = shape.parameters + adapter
-    yield Term("engine weights", dtype_bytes * copies, f"{dtype_bytes} B x {copies:,} parameters")
+    divided = f" / {shards} shards" if shards > 1 else ""
+    yield Term(
+        "engine weights",
+        dtype_bytes * copies // shards,
+        f"{dtype_bytes} B x {copies:,} parameters{divided}",
+    )
     yield Term("key-value cache", cache, f"taken whole; {kv_token:,} B a token")
-    width = FORWARD_WIDTH * (shape.intermediate * max(1, shape.active_experts) + shape.hidden)
+    wide = shape.intermediate * max(1, shape.active_experts) // shards
+    width = FORWARD_WIDTH * (wide + shape.hidden)
     yield Term(
         "engine activations",
         BATCH_TOKENS * width,
-        f"{BATCH_TOKENS:,} tokens x {FORWARD_WIDTH} B x (intermediate + hidden)",
+        f"{BATCH_TOKENS:,} tokens x {FORWARD_WIDTH} B x (intermediate{divided} + hidden)",
     )
 
 

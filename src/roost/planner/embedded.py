@@ -6,15 +6,16 @@ The phases share the device in turn, so what must fit is the largest of them, no
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from roost.config import RunConfig
 from roost.errors import ConfigError
+from roost.planner.embedded_changes import FittingChange, fitting_changes
 from roost.planner.embedded_choice import Choice, choose
 from roost.planner.embedded_sizes import RunSizes
 from roost.planner.embedded_time import StepTime, step_time
-from roost.planner.measured import Pilot
+from roost.planner.measured import Pilot, recipe_digest
 from roost.planner.model_shape import ModelShape
 from roost.planner.terms import Phase, gib
 
@@ -39,6 +40,7 @@ class EmbeddedPlan:
     resident_rollouts: int
     """Samples decoded at once."""
     rollouts_per_step: int
+    """Of one engine."""
     trainable_parameters: int
     checkpoint_bytes: int
     """One checkpoint on disk."""
@@ -46,17 +48,18 @@ class EmbeddedPlan:
     """The final model or adapter on disk."""
     sleep_level: int
     """What an engine with weights of its own does while the trainer trains."""
+    keeps_cache: bool
+    """Whether the embedded engine keeps its cache while the trainer trains."""
     prefix_gain: float
     """Tokens of a padded training forward over those computed: G(P+R) / (P+GR)."""
-    shorter_bytes: tuple[tuple[str, int], ...]
-    """Changes that save memory in the largest phase, and what each saves."""
+    peak: Phase
+    """The largest phase of a device that ``available_bytes`` are of."""
+    suggestions: tuple[FittingChange, ...]
+    """Where it does not fit, the cheapest changes that make it fit."""
+    sizes: RunSizes
+    """What the bytes are of."""
     step: StepTime | None = None
     """Seconds of a step; None where ``roost pilot`` has not measured this machine."""
-
-    @property
-    def peak(self) -> Phase:
-        """The largest phase."""
-        return max(self.phases, key=lambda phase: phase.bytes)
 
     @property
     def fits(self) -> bool:
@@ -79,13 +82,18 @@ class EmbeddedPlan:
             return
         phase = self.peak
         term = max(phase.terms, key=lambda term: term.bytes)
-        changes = "; ".join(f"{what} (saves {gib(saved)})" for what, saved in self.shorter_bytes)
+        changes = "; ".join(
+            f"{one.change} (leaves {gib(one.headroom_bytes)})" for one in self.suggestions
+        )
+        helps = f"What makes it fit, the cheapest first: {changes}."
+        if not changes:
+            helps = "No change of the recipe makes it fit: take a smaller model, or more memory."
         short = phase.bytes - self.available_bytes
         raise ConfigError(
             f"the run does not fit: the {phase.name} phase needs {gib(phase.bytes)} and "
             f"{gib(self.available_bytes)} are available, {gib(short)} short. Its largest part is "
-            f"{term.name}, {gib(term.bytes)} = {term.formula}. What helps most: "
-            f"{changes or 'a smaller model'}. Start it all the same with --force."
+            f"{term.name}, {gib(term.bytes)} = {term.formula}. {helps} "
+            "Start it all the same with --force."
         )
 
     def resolve(self, config: RunConfig) -> RunConfig:
@@ -116,8 +124,9 @@ class EmbeddedPlan:
             {"name": p.name, "bytes": p.bytes, "terms": [asdict(t) for t in p.terms]}
             for p in self.phases
         ]
-        apart = ("phases", "shorter_bytes", "step")
-        rest = {k: v for k, v in asdict(self).items() if k not in apart}
+        apart = ("phases", "peak", "suggestions", "sizes", "step")
+        rest = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in apart}
+        rest["suggestions"] = [asdict(one) for one in self.suggestions]
         step = self.step.as_dict() if self.step else None
         return {"fits": self.fits, "phases": phases, "step": step, **rest}
 
@@ -133,6 +142,7 @@ def plan_embedded(
     device: str = "cpu",
     mean_prompt: float | None = None,
     pilot: Pilot | None = None,
+    engines: int = 1,
 ) -> EmbeddedPlan:
     """Plan a run on one device.
 
@@ -146,22 +156,34 @@ def plan_embedded(
         device: Its kind, ``cpu`` or ``cuda``.
         mean_prompt: Tokens of a mean prompt; by default those of the longest.
         pilot: What was measured here for this model and method.
+        engines: Rollout engines of the run, which share its samples.
     """
     usable = int(HEADROOM * available_bytes) + process_bytes
     run = RunSizes(
-        config,
-        shape,
-        dtype_bytes,
-        prompt_tokens,
-        process_bytes,
-        generate_residual=pilot.generate_residual_bytes if pilot else 0,
-        train_residual=pilot.train_residual_bytes if pilot else 0,
+        config, shape, dtype_bytes, prompt_tokens, process_bytes, device, engines=engines
     )
-    chosen = choose(run, usable, device)
+    return _plan(run, usable, pilot, mean_prompt or prompt_tokens)
+
+
+def plan_again(plan: EmbeddedPlan, pilot: Pilot, mean_prompt: float) -> EmbeddedPlan:
+    """The same run on the same device of which more is known now."""
+    return _plan(plan.sizes, plan.available_bytes, pilot, mean_prompt)
+
+
+def _plan(run: RunSizes, usable: int, pilot: Pilot | None, mean_prompt: float) -> EmbeddedPlan:
+    if pilot is not None:
+        load = pilot.workloads.get(recipe_digest(run.config))
+        run = replace(
+            run,
+            largest_micro_batch=load.at_once if load else 0,
+            generate_residual=pilot.generate_residual_bytes,
+            train_residual=pilot.train_residual_bytes,
+        )
+    chosen = choose(run, usable)
     sizes, cache = chosen.sizes, chosen.cache
     return EmbeddedPlan(
         phases=chosen.phases,
-        available_bytes=usable,
+        available_bytes=chosen.available,
         cache_bytes=cache,
         least_cache_bytes=sizes.least_cache(),
         micro_batch_tokens=chosen.micro,
@@ -169,24 +191,29 @@ def plan_embedded(
         resident_rollouts=sizes.resident_rollouts(cache),
         rollouts_per_step=sizes.rollouts,
         trainable_parameters=sizes.trainable,
-        checkpoint_bytes=sizes.trainable * (dtype_bytes + 12),
-        final_bytes=sizes.trainable * dtype_bytes,
+        checkpoint_bytes=sizes.trainable * (sizes.dtype_bytes + 12),
+        final_bytes=sizes.trainable * sizes.dtype_bytes,
         sleep_level=sizes.sleep_level,
-        prefix_gain=_prefix_gain(prompt_tokens, sizes.completion, config.rollout.generations),
-        shorter_bytes=tuple(chosen.savings()),
-        step=_step_time(chosen, pilot, mean_prompt or prompt_tokens),
+        keeps_cache=sizes.kept_cache > 0,
+        prefix_gain=_prefix_gain(sizes),
+        peak=chosen.peak,
+        suggestions=() if chosen.headroom >= 0 else tuple(fitting_changes(run, usable)),
+        sizes=sizes,
+        step=_step_time(chosen, pilot, mean_prompt),
     )
 
 
 def _step_time(chosen: Choice, pilot: Pilot | None, mean_prompt: float) -> StepTime | None:
-    """Seconds where they were measured, of the engine that they were measured with."""
+    """Seconds where they were measured."""
     sizes = chosen.sizes
-    if pilot is None or sizes.colocated:
+    if pilot is None:
         return None
     resident = sizes.resident_rollouts(chosen.cache)
     return step_time(sizes, pilot, mean_prompt=mean_prompt, resident=resident, micro=chosen.micro)
 
 
-def _prefix_gain(prompt: int, completion: int, generations: int) -> float:
+def _prefix_gain(sizes: RunSizes) -> float:
     """Padded tokens of a group over unique ones, at full length."""
+    prompt, completion = sizes.prompt, sizes.completion
+    generations = sizes.config.rollout.generations
     return generations * (prompt + completion) / (prompt + generations * completion)

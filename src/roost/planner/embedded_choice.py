@@ -1,12 +1,19 @@
 """What a run on one device leaves open, chosen: bytes of cache, tokens of a micro-batch, whether to
-recompute activations, and whether a second engine sleeps. And what would save memory."""
+recompute activations, and whether a second engine sleeps."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from roost.planner.embedded_phases import (
+    decoding_phases,
+    generate_phase,
+    phases,
+    server_phase,
+    train_phase,
+)
 from roost.planner.embedded_sizes import RunSizes
 from roost.planner.terms import Phase
 
@@ -24,64 +31,72 @@ class Choice:
     """Bytes of the engine's cache."""
     micro: int
     """Tokens of a micro-batch."""
+    available: int
+    """Bytes that the trainer's process may use: what servers on the same machine leave of it."""
 
     @property
-    def phases(self) -> tuple[Phase, Phase]:
-        """Generate and train."""
-        return self.sizes.generate_phase(self.cache), self.sizes.train_phase(self.micro)
+    def phases(self) -> tuple[Phase, ...]:
+        """Of this process, and of a server; with micro-batches as large as the pilot saw them."""
+        seen = self.sizes.largest_micro_batch or self.micro
+        return phases(self.sizes, self.cache, min(self.micro, seen))
 
-    def savings(self) -> list[tuple[str, int]]:
-        """The three changes that save most in the largest phase, and what each saves there."""
-        generate, train = self.phases
-        peak = max(generate, train, key=lambda phase: phase.bytes)
-        options = []
-        for what, changed in self._changes(decoding=peak is generate):
-            after = changed.phases[0 if peak is generate else 1]
-            options.append((what, peak.bytes - after.bytes))
-        ranked = sorted(options, key=lambda option: -option[1])
-        return [option for option in ranked if option[1] > 0][:3]
+    @property
+    def peak(self) -> Phase:
+        """The largest phase of a device, with micro-batches as large as they may become. Servers
+        beside the trainer are in ``available``."""
+        bound = phases(self.sizes, self.cache, self.micro)
+        here = [p for p in bound if p.cards != "rollout" or not self.sizes.servers_here]
+        return max(here, key=lambda phase: phase.bytes)
 
-    def _changes(self, *, decoding: bool) -> Iterator[tuple[str, Choice]]:
-        """The run with one thing changed each time; the last is for one of the phases alone."""
-        sizes = self.sizes
-        train = sizes.config.train.model_copy(update={"method": "lora"})
-        adapted = replace(sizes, config=sizes.config.model_copy(update={"train": train}))
-        yield "train.method = 'lora'", replace(self, sizes=adapted)
-        if not sizes.recompute:
-            recomputing = replace(self, sizes=sizes.recomputing(True))
-            yield "train.gradient_checkpointing = true", recomputing
-        if sizes.dtype_bytes == 4:
-            yield "model.dtype = 'bfloat16'", replace(self, sizes=replace(sizes, dtype_bytes=2))
-        if decoding:
-            least = sizes.least_cache()
-            yield f"rollout.cache_bytes = {least}", replace(self, cache=least)
-        else:
-            yield (
-                f"train.micro_batch_tokens = {sizes.sequence}",
-                replace(self, micro=sizes.sequence),
-            )
+    @property
+    def headroom(self) -> int:
+        """Bytes to spare; below 0 where it does not fit."""
+        return self.available - self.peak.bytes
 
 
-def choose(sizes: RunSizes, usable: int, device: str) -> Choice:
-    """What is asked for, and for the rest what is fastest in so many bytes of a kind of device."""
+def choose(sizes: RunSizes, usable: int) -> Choice:
+    """What is asked for, and for the rest what is fastest in so many bytes of the device."""
     sizes = replace(sizes, sleep_level=sizes.config.rollout.sleep or 0)
-    wanted = MICRO_BATCH_TOKENS[device]
-    awake = _choose_as(sizes, usable, wanted)
-    if device != "cuda" or sizes.config.rollout.sleep is not None or not sizes.colocated:
+    if sizes.served:
+        return _choose_served(sizes, usable)
+    if sizes.device == "cuda" and not sizes.colocated:
+        return _keeping(_choose_as(replace(sizes, recorded=True), usable), usable)
+    awake = _choose_as(sizes, usable)
+    if sizes.device != "cuda" or sizes.config.rollout.sleep is not None or not sizes.colocated:
         return awake
-    _, train = awake.phases
-    if awake.cache >= sizes.wanted_cache() and train.bytes <= usable:
+    if awake.cache >= sizes.wanted_cache() and awake.headroom >= 0:
         return awake
     # Sleeping costs seconds a step, so it is for runs that do not fit awake.
-    return _choose_as(replace(sizes, sleep_level=1), usable, wanted)
+    return _choose_as(replace(sizes, sleep_level=1), usable)
 
 
-def _choose_as(sizes: RunSizes, usable: int, wanted: int) -> Choice:
-    """The choice at a sleep level, with micro-batches of ``wanted`` tokens where they fit."""
+def _choose_as(sizes: RunSizes, usable: int) -> Choice:
+    """The choice at a sleep level."""
     cache = sizes.config.rollout.cache_bytes or _cache(sizes, usable)
     sizes = replace(sizes, awake_cache=cache if sizes.colocated else 0)
-    recompute, micro = _training_shape(sizes, usable, wanted)
-    return Choice(sizes.recomputing(recompute), cache, micro)
+    recompute, micro = _training_shape(sizes, usable)
+    return Choice(sizes.recomputing(recompute), cache, micro, usable)
+
+
+def _choose_served(sizes: RunSizes, usable: int) -> Choice:
+    """The choice where servers generate: beside the trainer they take of its memory."""
+    servers, cache = sizes.servers_here, sizes.config.rollout.cache_bytes
+    least = max(generate_phase(sizes, 0).bytes, _frugal_train(sizes))
+    room = (usable - least) // servers if servers else usable
+    if cache is None:
+        bounds = sizes.least_cache(), sizes.wanted_cache()
+        cache = _most(*bounds, room, lambda some: server_phase(sizes, some).bytes)
+    left = usable - servers * server_phase(sizes, cache).bytes
+    recompute, micro = _training_shape(sizes, left)
+    return Choice(sizes.recomputing(recompute), cache, micro, left)
+
+
+def _keeping(choice: Choice, usable: int) -> Choice:
+    """The same with the cache kept while training, where it fits: it saves recording each step's
+    decoding anew, and nothing else is given up for it."""
+    cache = min(choice.cache, choice.sizes.wanted_cache())
+    keeping = replace(choice, sizes=replace(choice.sizes, kept_cache=cache))
+    return keeping if train_phase(keeping.sizes, choice.micro).bytes <= usable else choice
 
 
 def _cache(sizes: RunSizes, usable: int) -> int:
@@ -92,29 +107,33 @@ def _cache(sizes: RunSizes, usable: int) -> int:
 
 def _needed_with(sizes: RunSizes, cache: int) -> int:
     """Bytes of the phases that hold the cache."""
-    needed = sizes.generate_phase(cache).bytes
+    needed = max(phase.bytes for phase in decoding_phases(sizes, cache))
     if sizes.colocated and sizes.sleep_level == 0:
-        recompute = sizes.config.train.gradient_checkpointing is not False
-        frugal = replace(sizes, awake_cache=cache, recompute=recompute)
-        needed = max(needed, frugal.train_phase(sizes.sequence).bytes)
+        needed = max(needed, _frugal_train(replace(sizes, awake_cache=cache)))
     return needed
 
 
-def _training_shape(sizes: RunSizes, usable: int, wanted: int) -> tuple[bool, int]:
+def _frugal_train(sizes: RunSizes) -> int:
+    """Bytes of training one sample at a time."""
+    recompute = sizes.config.train.gradient_checkpointing is not False
+    return train_phase(sizes.recomputing(recompute), sizes.sequence).bytes
+
+
+def _training_shape(sizes: RunSizes, usable: int) -> tuple[bool, int]:
     """Whether to recompute activations, and tokens of a micro-batch.
 
-    What is asked for, or else the fastest that fits: ``wanted`` tokens with activations kept,
-    as many recomputed, and at the last fewer, with room for one sample at the least.
+    What is asked for, or else the fastest that fits: ``MICRO_BATCH_TOKENS`` with activations
+    kept, as many recomputed, and at the last fewer, with room for one sample at the least.
     """
     train = sizes.config.train
-    wanted = train.micro_batch_tokens or max(wanted, sizes.sequence)
+    wanted = train.micro_batch_tokens or max(MICRO_BATCH_TOKENS[sizes.device], sizes.sequence)
     recompute = train.gradient_checkpointing
     if recompute is None:
-        recompute = sizes.recomputing(False).train_phase(wanted).bytes > usable
+        recompute = train_phase(sizes.recomputing(False), wanted).bytes > usable
     if train.micro_batch_tokens:
         return recompute, wanted
     as_chosen = sizes.recomputing(recompute)
-    micro = _most(sizes.sequence, wanted, usable, lambda micro: as_chosen.train_phase(micro).bytes)
+    micro = _most(sizes.sequence, wanted, usable, lambda micro: train_phase(as_chosen, micro).bytes)
     return recompute, micro
 
 

@@ -12,7 +12,7 @@ from roost.planner.request import Layout, Mode, Request, Strategy
 SERVER_UTILIZATION = 0.92
 """vLLM's own default since 0.21."""
 ROOMY = {"server": 1 / 2, "colocate": 2 / 3}
-"""An engine whose weights take more of its share than this wants more cards."""
+"""In guides an engine whose weights take more of its share than this gets more cards."""
 SHARES = tuple(round(0.05 * step, 2) for step in range(2, 19))
 """Shares that a colocated engine is tried with: 0.10 to 0.90."""
 
@@ -36,33 +36,26 @@ def candidates(request: Request) -> Iterator[Layout]:
 
 
 def choose(request: Request, constants: Constants = PUBLISHED) -> Plan:
-    """The plan of the layout to take.
-
-    In each mode: one that fits, with cards divided evenly between trainer and server, the least
-    tensor parallelism that leaves room beside the weights, then the most rollouts at once, the
-    simplest strategy, no sleep, the smallest share. Between the modes: the shorter step.
-    """
+    """The plan of the layout to take: the first by ``rank``; of both modes' first, the faster."""
     best: dict[Mode, Plan] = {}
     for layout in candidates(request):
         plan = make_plan(request, layout, constants)
         rival = best.get(layout.mode)
-        if rival is None or _rank(plan) < _rank(rival):
+        if rival is None or rank(plan) < rank(rival):
             best[layout.mode] = plan
-    return min(best.values(), key=lambda plan: (not plan.fits, _shortfall(plan), _step(plan)))
+    return min(best.values(), key=lambda plan: (*rank(plan)[:2], plan.seconds.total))
 
 
-def _rank(plan: Plan) -> tuple[float, ...]:
+def rank(plan: Plan) -> tuple[float, ...]:
+    """The order of layouts: those that fit, or lack least; then the shortest step; of steps as
+    long the most rollouts at once, the least tensor parallelism, the simplest strategy, no sleep,
+    the smallest share. Under the listed convention cards are divided as guides do, whose figures
+    say nothing of seconds."""
     layout = plan.layout
-    uneven = 0
-    if layout.mode == "server":
-        uneven = abs(layout.trainer_gpus - layout.rollout_gpus)
-    crowded = plan.engine.weights > ROOMY[layout.mode] * plan.engine.share
     return (
         not plan.fits,
-        _shortfall(plan),
-        uneven,
-        crowded,
-        0 if crowded else layout.tensor_parallel,
+        0 if plan.fits else plan.short_bytes,
+        *(_as_guides_do(plan) if plan.request.listed else (plan.seconds.total,)),
         -plan.resident_in_all,
         layout.tensor_parallel,
         ("ddp", "hybrid", "fsdp").index(layout.strategy),
@@ -71,12 +64,13 @@ def _rank(plan: Plan) -> tuple[float, ...]:
     )
 
 
-def _shortfall(plan: Plan) -> int:
-    return 0 if plan.fits else plan.short_bytes
-
-
-def _step(plan: Plan) -> float:
-    return plan.seconds.total
+def _as_guides_do(plan: Plan) -> tuple[float, ...]:
+    """Cards evenly between trainer and server; the least tensor parallelism that
+    leaves room beside the weights."""
+    layout = plan.layout
+    uneven = abs(layout.trainer_gpus - layout.rollout_gpus) if layout.mode == "server" else 0
+    crowded = plan.engine.weights > ROOMY[layout.mode] * plan.engine.share
+    return uneven, crowded, 0 if crowded else layout.tensor_parallel
 
 
 def _colocated(request: Request) -> Iterator[Layout]:

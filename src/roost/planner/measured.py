@@ -16,12 +16,12 @@ from pathlib import Path
 from roost.config import RunConfig
 from roost.planner.model_shape import ModelShape
 
-FORMAT = 1
+FORMAT = 2
 """Version of the file; raised when a field changes its meaning."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PilotPlace:
     """All that the constants depend on besides the recipe's sizes."""
 
     device: str
@@ -46,7 +46,7 @@ class Place:
         threads: int,
         torch: str,
         dtype: str,
-    ) -> Place:
+    ) -> PilotPlace:
         """The place of a run."""
         lora = config.lora
         method = "full"
@@ -87,13 +87,15 @@ class Workload:
     """Of the longest completion."""
     computed: float
     """Tokens that the trainer computed: those that move no weight are left out."""
+    at_once: int = 0
+    """Of the largest micro-batch, the rehearsal's included; 0 where that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pilot:
     """The measurements of one place."""
 
-    place: Place
+    place: PilotPlace
     speeds: Speeds
     spread: float
     """Mean relative error of the decoding speeds on what they were fitted to."""
@@ -112,7 +114,10 @@ def digest(*parts: object) -> str:
 
 def recipe_digest(config: RunConfig) -> str:
     """Of what decides how long a recipe's completions are."""
-    return digest(config.data, config.rollout, config.rewards.functions, config.loss.beta)
+    model, held_out = (config.model.path, config.model.revision), config.eval.prompts
+    # Prompts that are held out are not trained on, and rewards and KL say which samples are.
+    rewards, seed = (config.rewards.functions, config.loss.beta), config.seed
+    return digest(model, config.data, config.rollout, rewards, held_out, seed)
 
 
 def pilot_folder() -> Path:
@@ -124,7 +129,7 @@ def pilot_folder() -> Path:
     return Path(cache) / "roost" / "pilot"
 
 
-def pilot_path(place: Place) -> Path:
+def pilot_path(place: PilotPlace) -> Path:
     """The file of a place."""
     return pilot_folder() / f"{digest(place)}.json"
 
@@ -148,12 +153,12 @@ def write_pilot(pilot: Pilot) -> Path:
     return path
 
 
-def read_pilot(place: Place) -> Pilot | None:
+def read_pilot(place: PilotPlace) -> Pilot | None:
     """What was measured at a place; None where nothing was, or in another format, or damaged: a
     plan can do without."""
     try:
         table = json.loads(pilot_path(place).read_text(encoding="utf-8"))
-        if table.pop("format") != FORMAT or Place(**table.pop("place")) != place:
+        if table.pop("format") != FORMAT or PilotPlace(**table.pop("place")) != place:
             return None
         loads = {name: Workload(**load) for name, load in table.pop("workloads").items()}
         speeds = Speeds(**table.pop("speeds"))

@@ -62,6 +62,15 @@ def find_shape(model: str) -> KnownModel:
     )
 
 
+def built_in_config(name: str) -> dict[str, Any]:
+    """The config.json of a built-in shape, as far as its shape needs.
+
+    Raises:
+        KeyError: no built-in shape has exactly this name.
+    """
+    return dict(_data()[name]["config"])
+
+
 def from_config(config: Mapping[str, Any], name: str, source: str) -> KnownModel:
     """A model from the contents of its config.json."""
     stored = str((config.get("quantization_config") or {}).get("quant_method", "bfloat16"))

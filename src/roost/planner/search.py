@@ -8,7 +8,7 @@ from typing import Literal
 
 from roost.errors import ConfigError
 from roost.planner.constants import PUBLISHED, Constants
-from roost.planner.layouts import candidates, choose
+from roost.planner.layouts import candidates, choose, rank
 from roost.planner.plan import Plan, make_plan
 from roost.planner.request import Request
 
@@ -19,7 +19,8 @@ MOST_NODES = 16
 
 
 def search(request: Request, constants: Constants = PUBLISHED) -> list[Plan]:
-    """The layouts that fit, fastest first; of those that differ only in a share, the fastest."""
+    """The layouts that fit, the one that a plan takes first; of those that differ only in a share,
+    the first."""
     best: dict[tuple[object, ...], Plan] = {}
     for layout in candidates(request):
         plan = make_plan(request, layout, constants)
@@ -33,19 +34,22 @@ def search(request: Request, constants: Constants = PUBLISHED) -> list[Plan]:
             layout.replicas,
             layout.sleep_level,
         )
-        if key not in best or plan.seconds.total < best[key].seconds.total:
+        if key not in best or rank(plan) < rank(best[key]):
             best[key] = plan
     return ranked(best.values(), "time")
 
 
 def ranked(plans: Iterable[Plan], order: Order) -> list[Plan]:
-    """Plans by step time, by headroom on the fullest card, or by card-seconds of a step."""
+    """Plans by step time, by headroom on the fullest card, or by card-seconds of a step;
+    of equals,
+    the one that a plan takes first."""
+    by_rank = sorted(plans, key=rank)
     keys = {
         "time": lambda plan: plan.seconds.total,
         "headroom": lambda plan: -plan.headroom_bytes,
         "cost": lambda plan: plan.seconds.total * plan.request.hardware.gpus,
     }
-    return sorted(plans, key=keys[order])
+    return sorted(by_rank, key=keys[order])
 
 
 def smallest(

@@ -205,9 +205,11 @@ def _micro_batch(request: Request, layout: Layout, room: int) -> int:
         request.model.shape,
         int(BYTES[training.dtype]),
         checkpointing=training.gradient_checkpointing,
+        full=training.method == "full",
     )
+    per_token += activations.backward_bytes(request.model.shape, int(BYTES[training.dtype]))
     if training.full_logits:
-        layer = activations.layer_bytes(request.model.shape, int(BYTES[training.dtype]))
+        layer = _recomputed_bytes(request)
         later = layer if training.gradient_checkpointing else 0
         logits = activations.FULL_LOGIT_BYTES * request.model.shape.vocabulary
         per_token += max(0, logits - later)
@@ -223,11 +225,12 @@ def _work(request: Request, tokens: int, book: Book) -> tuple[Term, ...]:
     shape, training = request.model.shape, request.training
     width = int(BYTES[training.dtype])
     recompute = training.gradient_checkpointing
-    per_token = activations.token_bytes(shape, width, checkpointing=recompute)
+    full = training.method == "full"
+    per_token = activations.token_bytes(shape, width, checkpointing=recompute, full=full)
     held = book.bytes(
         "trainer.activation_bytes",
         tokens * per_token,
-        activations.formula(shape, width, tokens, checkpointing=recompute),
+        activations.formula(shape, width, tokens, checkpointing=recompute, full=full),
         activations.SOURCE,
         micro_batch_tokens=tokens,
         bytes_per_token=per_token,
@@ -236,7 +239,7 @@ def _work(request: Request, tokens: int, book: Book) -> tuple[Term, ...]:
     if training.full_logits:
         each = activations.FULL_LOGIT_BYTES * shape.vocabulary
         # Logits are gone before the backward recomputes the layer that ``held`` counts.
-        later = activations.layer_bytes(shape, width) if recompute else 0
+        later = _recomputed_bytes(request) if recompute else 0
         logits = Term(
             "logits",
             tokens * max(0, each - later),
@@ -244,5 +247,18 @@ def _work(request: Request, tokens: int, book: Book) -> tuple[Term, ...]:
         )
     else:
         tile = activations.LOGPROB_TILE_BYTES
-        logits = Term("log-probabilities", tile, "3 float32 tiles of 1,024 x 8,192")
-    return Term("activations", held, book.figures["trainer.activation_bytes"].formula), logits
+        formula = f"{activations.LIVE_TILES} float32 tiles of 1,024 x 8,192"
+        logits = Term("log-probabilities", tile, formula)
+    each = activations.backward_bytes(shape, width)
+    backward = Term("backward", tokens * each, f"{tokens:,} tokens x {each:,} B of one layer")
+    formula = book.figures["trainer.activation_bytes"].formula
+    return Term("activations", held, formula), backward, logits
+
+
+def _recomputed_bytes(request: Request) -> int:
+    """Bytes of a token in the one layer that a backward with checkpointing computes again."""
+    training = request.training
+    width = int(BYTES[training.dtype])
+    shape = request.model.shape
+    layer = activations.layer_bytes(shape, width, full=training.method == "full")
+    return layer + activations.backward_bytes(shape, width)

@@ -74,6 +74,9 @@ class Ledger:
 def reset_peak(device: torch.device) -> None:
     """Start a new peak measurement."""
     if device.type == "cuda":
+        # What the phase before used and gave back is held by torch's allocator still, and would
+        # count as this one's.
+        torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
         return
     clear = Path("/proc/self/clear_refs")

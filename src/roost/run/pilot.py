@@ -6,9 +6,7 @@ No weight moves (the learning rate is 0) and nothing is left behind but the meas
 
 from __future__ import annotations
 
-import time
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,24 +14,29 @@ from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
 import torch
 
 from roost.config import RunConfig
 from roost.config.loading import build_config, merge
 from roost.errors import ConfigError
-from roost.planner.embedded import HEADROOM, EmbeddedPlan, plan_embedded
+from roost.planner.embedded import EmbeddedPlan, plan_again
+from roost.planner.embedded_phases import generate_phase, train_phase
 from roost.planner.measured import Pilot, Speeds, Workload, recipe_digest, write_pilot
 from roost.planner.terms import gib
-from roost.rewards import ScoringReport
 from roost.run.display import Display
 from roost.run.folder import RunFolder
-from roost.run.interrupts import StopSwitch
-from roost.run.loop import train_step
-from roost.run.prepare import Prepared, place_of, prepare
+from roost.run.pilot_probes import (
+    call_of,
+    forced_groups,
+    fullest_pack,
+    longest_prompts,
+    real_steps,
+    training_seconds,
+)
+from roost.run.pilot_speeds import Call, decoding_error, decoding_speeds
+from roost.run.prepare import place_of, prepare
 from roost.run.session import Session, open_session
 from roost.samples import Group, Prompt
-from roost.training.batch import TrainBatch
 
 PROBE_TOKENS = 32
 """Completion tokens of a decoding probe, at most."""
@@ -108,237 +111,83 @@ def run_pilot(config: RunConfig, base_dir: Path, display: Display, *, steps: int
         finally:
             session.close()
     path = write_pilot(pilot)
-    return PilotResult(pilot, path, planned_with(prepared, pilot), *peaks)
-
-
-def planned_with(prepared: Prepared, pilot: Pilot) -> EmbeddedPlan:
-    """The plan that a new process would make, with measurements."""
-    before = prepared.plan
-    held = sum(t.bytes for t in before.phases[0].terms if t.name == "process")
-    return plan_embedded(
-        prepared.config,
-        prepared.shape,
-        available_bytes=int((before.available_bytes - held) / HEADROOM),
-        dtype_bytes=prepared.dtype.itemsize,
-        prompt_tokens=prepared.prompts.report.longest,
-        process_bytes=held,
-        device=prepared.device.type,
-        mean_prompt=prepared.prompts.report.mean,
-        pilot=pilot,
-    )
+    plan = plan_again(prepared.plan, pilot, prepared.prompts.report.mean)
+    return PilotResult(pilot, path, plan, *peaks)
 
 
 def _measure(session: Session, display: Display, steps: int) -> tuple[Pilot, tuple[int, int]]:
+    """The measurements, and the peaks of generating and training."""
     prepared = session.prepared
     display.waiting_for("warming up")
     prompts = longest_prompts(prepared)
     # Kernels are compiled and moments allocated with the first step, which is no like the others.
-    warm = forced_groups(session, prompts[:1], tokens=4)
-    session.trainer.update(warm)
-    display.say("rehearsing the worst case: longest prompts, completions to their full budget")
+    session.trainer.update(forced_groups(session, prompts[:1], tokens=4))
     calls: list[Call] = []
-    with _memory_refused("generate"), session.ledger.phase("generate"):
-        groups = forced_groups(session, prompts, calls=calls)
-    with _memory_refused("train"), session.ledger.phase("train"):
-        session.trainer.update(groups)
+    groups, rehearsed = _rehearse(session, display, prompts, calls)
     display.say("measuring")
-    peaks = _peaks(session)
     for count in sorted({1, max(1, len(prompts) // 2), len(prompts)}):
         for tokens in (2, PROBE_TOKENS):
             forced_groups(session, prompts[:count], tokens=tokens, calls=calls)
     training = training_seconds(session, groups)
     rows = real_steps(session, display, steps)
-    calls += [Call.of(row, prepared) for row in rows]
+    calls += [call_of(row, prepared) for row in rows]
     speeds = Speeds(**decoding_speeds(calls), **training)
-    load = Workload(
-        tokens=fmean(row["tokens/generated"] for row in rows),
-        longest=fmean(row["completions/max_length"] for row in rows),
-        computed=fmean(row["tokens/computed"] for row in rows),
-    )
     later = _peaks(session)
-    peaks = max(peaks[0], later[0]), max(peaks[1], later[1])
-    generate, train = (
-        phase.bytes - sum(t.bytes for t in phase.terms if t.name == "residual")
-        for phase in prepared.plan.phases
-    )
-    place = place_of(prepared.config, prepared.shape, prepared.device, prepared.dtype)
+    pack = fullest_pack(session, groups)
+    load = _workload(rows, pack)
+    generate, train = _residuals(session, rehearsed, later, (pack, load.at_once))
     pilot = Pilot(
-        place=place,
+        place=place_of(prepared.config, prepared.shape, prepared.device, prepared.dtype),
         speeds=speeds,
         spread=decoding_error(calls, speeds),
-        generate_residual_bytes=peaks[0] - generate,
-        train_residual_bytes=peaks[1] - train,
+        generate_residual_bytes=generate,
+        train_residual_bytes=train,
         workloads={recipe_digest(prepared.config): load},
     )
-    return pilot, peaks
+    return pilot, later
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One call of the engine: what it did and how long that took."""
-
-    prompt_tokens: float
-    steps: float
-    tokens: float
-    """Rows of all steps."""
-    context: float
-    """Tokens that all rows of all steps looked back at."""
-    seconds: float
-
-    @classmethod
-    def of(cls, row: dict[str, float], prepared: Prepared) -> Call:
-        """From the metrics of a training step."""
-        config, mean = prepared.config, prepared.prompts.report.mean
-        tokens = row["tokens/generated"]
-        rollouts = config.data.prompts_per_step * config.rollout.generations
-        passes = -(-rollouts // prepared.plan.resident_rollouts)
-        return cls(
-            config.data.prompts_per_step * mean,
-            passes * row["completions/max_length"],
-            tokens,
-            tokens * (mean + tokens / rollouts / 2),
-            row["time/generate_s"],
-        )
+def _rehearse(
+    session: Session, display: Display, prompts: Sequence[Prompt], calls: list[Call]
+) -> tuple[list[Group], tuple[int, int]]:
+    """The worst case: its groups, and the peaks of both phases."""
+    display.say("rehearsing the worst case: longest prompts, completions to their full budget")
+    with _memory_refused("generate"), session.ledger.phase("generate"):
+        groups = forced_groups(session, prompts, calls=calls)
+    with _memory_refused("train"), session.ledger.phase("train"):
+        session.trainer.update(groups)
+    return groups, _peaks(session)
 
 
-def longest_prompts(prepared: Prepared) -> list[Prompt]:
-    """A step's worth of the longest training prompts."""
-    ranked = sorted(prepared.prompts.train, key=lambda prompt: -len(prompt.token_ids))
-    return ranked[: prepared.config.data.prompts_per_step]
-
-
-def forced_groups(
-    session: Session,
-    prompts: Sequence[Prompt],
-    *,
-    tokens: int | None = None,
-    calls: list[Call] | None = None,
-) -> list[Group]:
-    """Samples that never stop before the budget, every second with an advantage of either sign.
+def _residuals(
+    session: Session, rehearsed: tuple[int, int], later: tuple[int, int], packs: tuple[int, int]
+) -> tuple[int, int]:
+    """Bytes of both phases that their terms leave out.
 
     Args:
         session: The run.
-        prompts: Theirs.
-        tokens: Of each; by default the recipe's budget, which it never exceeds.
-        calls: Where the seconds are noted.
+        rehearsed: Peaks of the rehearsal.
+        later: Peaks of all steps so far.
+        packs: Tokens of the largest micro-batch of the rehearsal, and of all steps so far.
     """
-    config = session.prepared.config
-    budget = min(
-        tokens or config.rollout.max_completion_tokens, config.rollout.max_completion_tokens
+    plan = session.prepared.plan
+    bare = replace(plan.sizes, generate_residual=0, train_residual=0)
+    generate = later[0] - generate_phase(bare, plan.cache_bytes).bytes
+    train = max(
+        peak - train_phase(bare, pack).bytes
+        for peak, pack in ((rehearsed[1], packs[0]), (later[1], packs[1]))
     )
-    sampling = replace(
-        session.sampling, max_completion_tokens=budget, stop=(), stop_token_ids=frozenset()
+    return generate, train
+
+
+def _workload(rows: Sequence[Mapping[str, float]], pack: int) -> Workload:
+    """The mean of some steps, and the largest micro-batch of these and of the rehearsal."""
+    return Workload(
+        tokens=fmean(row["tokens/generated"] for row in rows),
+        longest=fmean(row["completions/max_length"] for row in rows),
+        computed=fmean(row["tokens/computed"] for row in rows),
+        at_once=max(pack, *(int(row["tokens/computed_at_once"]) for row in rows)),
     )
-    groups = {prompt.id: Group(prompt, []) for prompt in prompts}
-    start = time.perf_counter()
-    generations = config.rollout.generations
-    made = session.engine.generate(prompts, generations, sampling, seed=config.seed, step=0)
-    for sample in made:
-        sample.reward = float(sample.index % 2)
-        sample.advantage = 2 * sample.reward - 1
-        groups[sample.prompt_id].samples.append(sample)
-    seconds = time.perf_counter() - start
-    if calls is not None:
-        held = sum(len(prompt.token_ids) for prompt in prompts)
-        count = len(prompts) * generations
-        passes = -(-count // session.prepared.plan.resident_rollouts)
-        context = budget * generations * (held + len(prompts) * budget / 2)
-        calls.append(Call(held, passes * budget, count * budget, context, seconds))
-    return list(groups.values())
-
-
-def real_steps(session: Session, display: Display, steps: int) -> list[dict[str, float]]:
-    """Metrics of the run's own first steps."""
-    report = ScoringReport()
-    with StopSwitch() as stop:
-        return [train_step(session, report, display, stop) for _ in range(steps)]
-
-
-def decoding_speeds(calls: Sequence[Call]) -> dict[str, float]:
-    """Least squares over relative errors, no term negative."""
-    work = np.array([[c.prompt_tokens, c.steps, c.tokens, c.context] for c in calls])
-    seconds = np.array([call.seconds for call in calls])
-    fitted = non_negative(work / seconds[:, None], np.ones(len(calls)))
-    names = ("prefill_token_s", "decode_step_s", "decode_row_s", "decode_context_s")
-    return dict(zip(names, fitted, strict=True))
-
-
-def non_negative(rows: Any, target: Any) -> list[float]:
-    """Non-negative least squares: the best of all subsets of columns, which here are few."""
-    count = rows.shape[1]
-    best, least = np.zeros(count), np.inf
-    for mask in range(1, 2**count):
-        chosen = [i for i in range(count) if mask >> i & 1]
-        found, *_ = np.linalg.lstsq(rows[:, chosen], target, rcond=None)
-        error = float(np.sum((rows[:, chosen] @ found - target) ** 2))
-        if (found >= 0).all() and error < least:
-            best, least = np.zeros(count), error
-            best[chosen] = found
-    return [float(value) for value in best]
-
-
-def decoding_error(calls: Sequence[Call], speeds: Speeds) -> float:
-    """Mean relative error of the speeds on the calls that they were fitted to."""
-    errors = []
-    for call in calls:
-        seconds = (
-            speeds.prefill_token_s * call.prompt_tokens
-            + speeds.decode_step_s * call.steps
-            + speeds.decode_row_s * call.tokens
-            + speeds.decode_context_s * call.context
-        )
-        errors.append(abs(seconds / call.seconds - 1))
-    return fmean(errors)
-
-
-def training_seconds(session: Session, groups: Sequence[Group]) -> dict[str, float]:
-    """Seconds of a token, of a pack and of the optimizer, by whole updates and a small one."""
-    trainer, plan = session.trainer, session.prepared.plan
-    few = [replace(groups[0], samples=groups[0].samples[:2])]
-    points = [_accumulated(session, part) for part in (few, groups[:1], groups)]
-    work = np.array([[tokens, packs] for tokens, packs, _ in points])
-    seconds = np.array([taken for *_, taken in points])
-    token, pack = non_negative(work / seconds[:, None], np.ones(len(points)))
-    start = time.perf_counter()
-    trainer.optimizer.step(0.0)
-    optimizer = (time.perf_counter() - start) / plan.trainable_parameters
-    kept = recomputed = token
-    if plan.gradient_checkpointing:
-        kept = 0.75 * token  # Not measured, since it may not fit: three forwards' worth of four.
-    else:
-        with recomputing(session):
-            tokens, packs, taken = _accumulated(session, groups[:1])
-        recomputed = max(token, (taken - pack * packs) / tokens)
-    return {
-        "kept_token_s": kept,
-        "recomputed_token_s": recomputed,
-        "pack_s": pack,
-        "optimizer_parameter_s": optimizer,
-    }
-
-
-def _accumulated(session: Session, groups: Sequence[Group]) -> tuple[float, int, float]:
-    """Tokens computed, packs, and seconds of their forward and backward."""
-    trainer = session.trainer
-    batch = TrainBatch.of(groups, session.prepared.config)
-    samples = batch.samples
-    sums: defaultdict[str, float] = defaultdict(float)
-    trainer.optimizer.zero_grad()
-    start = time.perf_counter()
-    trainer.accumulate(batch, samples, sums)
-    seconds = time.perf_counter() - start
-    return sums["computed"], len(batch.packs(samples, trainer.micro_batch_tokens)), seconds
-
-
-@contextmanager
-def recomputing(session: Session) -> Iterator[None]:
-    """Activations are computed again in the backward, for a while."""
-    base: Any = session.policy.base
-    base.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    try:
-        yield
-    finally:
-        base.gradient_checkpointing_disable()
 
 
 @contextmanager
