@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import tomllib
 from collections.abc import Callable, Iterator
@@ -267,7 +268,93 @@ def test_a_function_that_cannot_travel() -> None:
 
 
 def test_the_public_names() -> None:
-    assert sorted(roost.__all__) == dir(roost) == ["RunConfig", "__version__", "evaluate", "train"]
+    public = ["RoostError", "RunConfig", "__version__", "evaluate", "train"]
+    assert sorted(roost.__all__) == dir(roost) == public
     assert all(getattr(roost, name) for name in roost.__all__)
     with pytest.raises(AttributeError, match="no attribute 'trian'"):
         roost.trian  # noqa: B018 - it is the access that fails
+
+
+def test_paths_are_as_good_as_their_texts(tmp_path: Path, trained: Trained) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    result = roost.train(
+        model=trained.folder / "final",
+        data=rows,
+        rewards=REWARDS,
+        output=tmp_path / "run",
+        quiet=True,
+        **{**SMALL, "eval": {"prompts": 0}},
+    )
+    assert result.folder == tmp_path / "run"
+    config = load_config(tmp_path / "run/config.toml")
+    assert config.model.path == str(trained.folder / "final")
+    assert config.data.source == str(rows)
+
+
+def test_a_dictionary_of_datasets_is_no_dataset() -> None:
+    splits = datasets.DatasetDict({"train": datasets.Dataset.from_list(ROWS)})
+    with pytest.raises(ConfigError, match="a DatasetDict of the splits 'train'; give one of them"):
+        roost.train(data=splits, quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"output": "a\0b"}, r"output.folder = 'a\\x00b': holds a zero byte"),
+        ({"model": "\udcff"}, r"model.path = '\\udcff': is not UTF-8 text"),
+        ({"rollout": {"stop": ["\ud800"]}}, "rollout.stop.0 = .*is not UTF-8 text"),
+        ({"data": {"options": {"size": {1, 2}}}}, "data.options.size = .*cannot hold a set"),
+        ({"data": {"options": {"sizes": [1, None]}}}, "data.options.sizes.1 = None: config.toml"),
+        (
+            {"rewards": [{"function": "format", "args": {"pattern": re.compile("a")}}]},
+            "rewards.functions.0.args.pattern = .*cannot hold a Pattern",
+        ),
+    ],
+)
+def test_what_config_toml_cannot_hold_is_said_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sections: dict[str, Any], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=message):
+        roost.train(quiet=True, **sections)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_run_at_a_time_in_a_process(tmp_path: Path) -> None:
+    """From threads, as notebooks have; what the second would load is the whole process's."""
+    inside, go_on = threading.Event(), threading.Event()
+    results: list[RunResult] = []
+
+    def rows() -> Iterator[dict[str, Any]]:
+        inside.set()
+        assert go_on.wait(60)
+        yield from ROWS
+
+    def first() -> None:
+        results.append(
+            roost.train(
+                data={"source": rows, "prompts_per_step": 2},
+                rewards=REWARDS,
+                output=str(tmp_path / "first"),
+                quiet=True,
+                **SMALL,
+            )
+        )
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    assert inside.wait(60)
+    try:
+        for call in (
+            lambda: roost.train(output=str(tmp_path / "second"), quiet=True),
+            lambda: roost.train(resume=tmp_path / "third", quiet=True),
+            lambda: roost.evaluate("tiny"),
+        ):
+            with pytest.raises(roost.RoostError, match="a process does one at a time"):
+                call()
+    finally:
+        go_on.set()
+        thread.join(120)
+    assert [result.finished for result in results] == [True]
+    assert [path.name for path in tmp_path.iterdir()] == ["first"]

@@ -243,6 +243,23 @@ def test_a_failing_check_fails(tree: Tree, failing: str) -> None:
     assert tree.calls[-1].startswith(failing)
 
 
+# gpu-check
+
+
+def test_gpu_check_runs_the_package_in_this_tree(tree: Tree) -> None:
+    tree.program(".venv/bin/python", 'echo "at $PWD with $PYTHONPATH"')
+    done = tree.run("gpu-check", "--device", "cpu", "--small")
+    assert done.returncode == 0, done.stderr
+    assert tree.calls == ["python -m roost.gpu_check --device cpu --small"]
+    assert done.stdout.startswith(f"at {tree.root} with src")
+
+
+def test_gpu_check_says_what_to_install_first(tree: Tree) -> None:
+    done = tree.run("gpu-check")
+    assert done.returncode == 2
+    assert "There is no .venv/bin/python. Run scripts/install first" in done.stderr
+
+
 # fetch-smollm2
 
 

@@ -10,13 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from roost.config import RunConfig
+    from roost.errors import RoostError
     from roost.run.api import evaluate, train
 
 __version__ = "0.1.0"
 
-__all__ = ["RunConfig", "__version__", "evaluate", "train"]
+__all__ = ["RoostError", "RunConfig", "__version__", "evaluate", "train"]
 
-_HOMES = {"RunConfig": "roost.config", "train": "roost.run.api", "evaluate": "roost.run.api"}
+_HOMES = {
+    "RoostError": "roost.errors",
+    "RunConfig": "roost.config",
+    "train": "roost.run.api",
+    "evaluate": "roost.run.api",
+}
 
 
 def __getattr__(name: str) -> Any:

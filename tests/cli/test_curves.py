@@ -3,11 +3,18 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roost.cli.curves import curve
+from roost.cli.curves import ASCII, BLOCKS, bars_for, curve
 
 
 def test_a_rise_rises() -> None:
     assert curve([0, 1, 2, 3, 4, 5, 6, 7, 8], height=1) == " ▁▂▃▄▅▆▇█"
+
+
+def test_a_terminal_without_unicode_gets_letters() -> None:
+    assert bars_for("utf-8") == BLOCKS
+    assert bars_for("ascii") == bars_for(None) == bars_for("no-such-code") == ASCII
+    assert len(ASCII) == len(BLOCKS)
+    assert curve([0, 2, 8], height=1, bars=ASCII) == " .#"
 
 
 def test_a_flat_curve_is_flat() -> None:

@@ -41,6 +41,14 @@ def right(prompt: str, completion: str) -> bool:
     return bool(numbers) and int(numbers[-1]) == answer
 
 
+def test_prompts_that_are_too_long_are_said_to_programs_too(desk: Desk) -> None:
+    rows = [*desk.problems(4), {"prompt": "1+" * 40 + "1=", "answer": 41}]
+    data = ["--data", desk.rows(rows), "--set", "data.max_prompt_tokens=20"]
+    said = succeed("eval", "tiny", *data, "--json")
+    assert said.error == "warning: data    1 left out: longer than 20 tokens\n"
+    assert said.json["prompts"] == 4
+
+
 def test_the_figures_are_those_of_what_was_sampled(desk: Desk) -> None:
     desk.write("mine.py", WITNESS)
     budget = ["--set", "rollout.max_completion_tokens=4"]

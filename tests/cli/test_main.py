@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 from importlib import import_module
@@ -13,6 +15,7 @@ import roost
 from roost.cli.main import COMMANDS, EXIT_ERROR, EXIT_INTERRUPTED
 from roost.errors import DataError
 from support.commands import run, succeed
+from support.tiny_runs import TinyRun
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -93,3 +96,50 @@ def test_a_reader_that_leaves_early_is_no_error(command: str) -> None:
     done = shell(f'{command}; echo "codes ${{PIPESTATUS[*]}}"')
     assert done.stdout.endswith("codes 0 0\n")
     assert done.stderr == ""
+
+
+def outside(command: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    """A shell command in which ``roost`` is ours."""
+    ours = f"{shlex.quote(sys.executable)} -m roost"
+    return subprocess.run(
+        ["sh", "-c", f'roost() {{ {ours} "$@"; }}; {command}'],
+        cwd=folder,
+        capture_output=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), **environment},
+        timeout=120,
+    )
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_locale_without_unicode_loses_letters_and_not_the_command(
+    full_run: TinyRun, tmp_path: Path, encoding: str
+) -> None:
+    shutil.copytree(full_run.folder.root, tmp_path / "run")
+    language = {
+        "LC_ALL": "C",
+        "PYTHONUTF8": "0",
+        "PYTHONCOERCECLOCALE": "0",
+        "PYTHONIOENCODING": encoding,
+    }
+    shown = outside("roost show run --metric reward", tmp_path, **language)
+    assert shown.returncode == 0, shown.stderr
+    assert b"reward" in shown.stdout
+    planned = outside("roost plan --model Qwen3-32B --gpu H100 --gpus 2", tmp_path, **language)
+    assert b"Traceback" not in planned.stderr
+    assert planned.stdout
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_cost_what_is_printed_and_nothing_else(tmp_path: Path, closed: str) -> None:
+    assert outside(f"roost config train {closed}", tmp_path).returncode == 0
+    assert outside(f"roost config trian {closed}", tmp_path).returncode == EXIT_ERROR
+
+
+@pytest.mark.slow
+def test_a_run_without_streams_prints_into_none_of_its_files(tmp_path: Path) -> None:
+    sizes = "--set train.steps=1 --set eval.prompts=0 --set rollout.generations=2"
+    done = outside(f"roost train {sizes} --output run <&- >&- 2>&-; echo $? > code", tmp_path)
+    assert (tmp_path / "code").read_text() == "0\n", done.stderr
+    assert (tmp_path / "run/.lock").read_text().isdecimal()
+    assert len((tmp_path / "run/metrics.jsonl").read_text().splitlines()) == 1
+    assert (tmp_path / "run/final/model.safetensors").exists()

@@ -134,6 +134,27 @@ def test_a_dry_run_for_programs(desk: Desk) -> None:
     assert plan["plan"]
 
 
+@pytest.mark.parametrize("overlong", ["drop", "truncate"])
+def test_what_is_left_out_is_said_to_programs_too_and_kept(desk: Desk, overlong: str) -> None:
+    rows = [*desk.problems(12), {"prompt": "1+" * 40 + "1=", "answer": 41}]
+    data = {"source": desk.rows(rows), "max_prompt_tokens": 20, "overlong": overlong}
+    recipe = desk.recipe({"data": data, "train": {"steps": 1}})
+    what = "left out: longer than" if overlong == "drop" else "cut to their last"
+    warning = f"warning: data    1 {what} 20 tokens\n"
+
+    planned = succeed("train", recipe, "--dry-run", "--json")
+    assert planned.error == warning
+    said = succeed("train", recipe, "--json")
+    assert said.error == warning
+    assert said.json["finished"] is True
+    assert f"1 {what} 20 tokens" in succeed("train", recipe, "--output", "other").error
+
+    kept = json.loads((desk.root / "run/data.json").read_text())
+    assert kept == planned.json["data"]
+    assert (kept["dropped"], kept["truncated"]) == ((1, 0) if overlong == "drop" else (0, 1))
+    assert kept["train"] + kept["held_out"] + kept["dropped"] == 13
+
+
 def test_without_a_recipe_it_is_the_quickstart(desk: Desk) -> None:
     said = succeed("train", "--dry-run")
     assert "no recipe given: running the quickstart" in said.error

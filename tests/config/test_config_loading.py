@@ -72,6 +72,21 @@ def test_an_empty_table_clears_what_the_recipe_set(tmp_path: Path) -> None:
     assert load_config(path, ["data.options={}"]).data.options == {}
 
 
+def test_a_mapping_that_holds_itself_is_refused() -> None:
+    options: dict[str, Any] = {}
+    options["again"] = options
+    with pytest.raises(ConfigError, match="nested too deeply: more than 32"):
+        build_config({"data": {"options": options}})
+
+
+def test_an_override_may_span_lines_and_sets_one_field() -> None:
+    assert parse_overrides(["a.b=[1,\n2]", "a.c=one\ntwo", "a.d=1 # said"]) == {
+        "a": {"b": [1, 2], "c": "one\ntwo", "d": 1}
+    }
+    with pytest.raises(ConfigError, match=r"--set a: its value goes on with 'b=2'"):
+        parse_overrides(["a=1\nb=2"])
+
+
 def test_overrides_are_toml_or_bare_text() -> None:
     assert parse_overrides(["a.b=1", "a.c=x/y", "a.d=true", 'a.e="1"', "f=[1, 2]"]) == {
         "a": {"b": 1, "c": "x/y", "d": True, "e": "1"},

@@ -59,7 +59,7 @@ def test_long_prompts_are_dropped_with_a_count() -> None:
     sets = load([{"prompt": "x"}, {"prompt": "y" * 80}])
     assert [p.id for p in sets.train] == [0]
     assert sets.report.dropped == 1
-    assert any("1 left out: longer than 56 tokens" in line for line in sets.report.lines())
+    assert any("1 left out: longer than 56 tokens" in line for line in sets.report.losses())
 
 
 def test_long_prompts_are_truncated_to_their_end_by_choice() -> None:

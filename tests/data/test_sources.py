@@ -124,6 +124,48 @@ def test_a_hub_id_offline() -> None:
         read("nobody/nothing")
 
 
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Datasets finds ``owner/name`` in the working folder before it asks a hub; Roost looks beside
+    the recipe, which is elsewhere. What it loads is kept in the test's own cache."""
+    folder = tmp_path / "hub" / "owner" / "name"
+    folder.mkdir(parents=True)
+    write_json_lines(folder / "train.jsonl")
+    monkeypatch.chdir(tmp_path / "hub")
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    return tmp_path
+
+
+def test_a_hub_id(hub: Path) -> None:
+    assert read("owner/name", base_dir=hub) == ROWS
+    assert read("owner/name", base_dir=hub, limit=1) == ROWS[:1]
+    assert read("owner/name", base_dir=hub, split="train[1:]") == ROWS[1:]
+    assert read("owner/name", base_dir=hub, options={"name": "default"}) == ROWS
+    assert read("owner/name", base_dir=hub, options={"streaming": True}) == ROWS
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"split": "test"}, 'Unknown split "test"'),
+        ({"split": "train["}, "Check the id, data.split"),
+        ({"options": {"name": "other"}}, "'other' not found"),
+        ({"options": {"split": "train"}}, "data.options: 'split' is set by data.split"),
+        ({"options": {"path": "other"}}, "data.options: 'path' is set by data.source"),
+        ({"options": {"name": 5, "data_files": 7}}, "the hub gave no such dataset"),
+    ],
+)
+def test_a_hub_id_asked_wrongly(hub: Path, keywords: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        read("owner/name", base_dir=hub, **keywords)
+
+
+def test_a_hub_dataset_that_cannot_be_read(hub: Path) -> None:
+    (hub / "hub/owner/name/train.jsonl").write_text('{"prompt": "a"}\nnot json\n')
+    with pytest.raises(DataError, match="data.source = 'owner/name'"):
+        read("owner/name", base_dir=hub)
+
+
 def test_reasoning_gym_rows_carry_their_entry() -> None:
     rows = read("reasoning_gym:chain_sum", options={"size": 3, "seed": 5, "max_digits": 2})
     assert len(rows) == 3

@@ -312,10 +312,18 @@ def forks(completions):
     return [1.0 if os.fork() else 99.0]
 def leaves_a_child(completions):
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    with open(os.path.join(os.path.dirname(__file__), "child"), "w") as file:
+    path = os.path.join(os.path.dirname(__file__), "child")
+    with open(path + ".part", "w") as file:
         file.write(str(child.pid))
+    os.rename(path + ".part", path)
     if completions[0] == "exit": os._exit(0)
+    if completions[0] == "return": return [1.0]
     time.sleep(600)
+def waits(completions):
+    try:
+        while True: os.wait()
+    except ChildProcessError:
+        return [1.0]
 def mute(completions): raise Mute()
 def trap(completions): return Trap()
 def text(completions): return completions[0]
@@ -337,10 +345,71 @@ def test_what_a_reward_started_ends_with_its_worker(tmp_path: Path, text: str) -
         [scored] = score(pool, text)
         assert scored.reward is None
         child = int((tmp_path / "child").read_text())
-        give_up = time.monotonic() + 5
-        while psutil.pid_exists(child) and psutil.Process(child).status() != psutil.STATUS_ZOMBIE:
-            assert time.monotonic() < give_up, "the reward's child still runs"
-            time.sleep(0.05)
+        wait_until(
+            lambda: not psutil.pid_exists(child) or not is_alive(psutil.Process(child)),
+            5,
+            "the reward's child still runs",
+        )
+
+
+ABANDONED = """
+import sys; from pathlib import Path
+from roost.config import RewardsConfig
+from roost.rewards import RewardPool, load_rewards
+from roost.samples import *
+c = RewardsConfig.model_validate({"functions": ["u.py:leaves_a_child"]})
+pool = RewardPool(load_rewards(c, Path(sys.argv[1])), deadline_s=600, workers=1)
+pool.submit(Prompt(0, (1,), "p"), Sample(0, 0, [1], [0.0], [0.0],
+    FinishReason.STOP, [0], [TokenSource.MODEL], sys.argv[2]))
+pool.drain()
+"""
+
+
+@pytest.mark.parametrize("text", ["hang", "return"])
+def test_what_a_reward_started_ends_with_a_killed_run(tmp_path: Path, text: str) -> None:
+    """Whether its worker is busy or waits for the next sample."""
+    (tmp_path / "u.py").write_text(UNRULY)
+    script = ABANDONED + "import time; time.sleep(600)"
+    run = subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path), text],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+    )
+    try:
+        wait_until((tmp_path / "child").exists, 60, "the reward started nothing")
+        child = int((tmp_path / "child").read_text())
+        family = [p for p in psutil.process_iter() if in_group_of(p, child)]
+        assert len(family) == 3, "worker, child and sentinel"
+    finally:
+        run.kill()
+        run.wait()
+    wait_until(lambda: not any(map(is_alive, family)), 5, "something of the killed run is left")
+
+
+def in_group_of(process: psutil.Process, member: int) -> bool:
+    try:
+        return os.getpgid(process.pid) == os.getpgid(member)
+    except ProcessLookupError:
+        return False
+
+
+def is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def wait_until(happened: Callable[[], bool], seconds: float, otherwise: str) -> None:
+    give_up = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < give_up, otherwise
+        time.sleep(0.05)
+
+
+def test_a_reward_that_waits_for_all_its_children_has_none_but_its_own(tmp_path: Path) -> None:
+    (tmp_path / "u.py").write_text(UNRULY)
+    with make_pool(tmp_path, "u.py:waits", workers=1, deadline_s=20) as pool:
+        assert score(pool, "x")[0].reward == 1.0
 
 
 @pytest.mark.parametrize(

@@ -135,30 +135,6 @@ def test_saving_a_step_again_replaces_it(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["step-3"]
 
 
-def test_the_only_checkpoint_survives_a_kill_while_it_is_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Between moving the old one aside and the new one into place."""
-    checkpoint.save(tmp_path, point(3, 1.0), keep=1)
-    rename, calls = Path.rename, []
-
-    def killed(self: Path, target: Path) -> Path:
-        calls.append(target.name)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return rename(self, target)
-
-    monkeypatch.setattr(Path, "rename", killed)
-    with pytest.raises(KeyboardInterrupt):
-        checkpoint.save(tmp_path, point(3, 2.0), keep=1)
-    monkeypatch.undo()
-    assert calls == [".step-3.old", "step-3"]
-
-    checkpoint.settle(tmp_path)
-    assert torch.equal(checkpoint.load(tmp_path).weights["a"], torch.full((3, 2), 1.0))
-    assert [p.name for p in tmp_path.iterdir()] == ["step-3"]
-
-
 def test_a_failed_replacement_puts_the_old_one_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,24 +162,6 @@ def test_what_a_kill_left_is_settled_and_nothing_else(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["notes", "step-1", "step-2"]
     assert checkpoint.load(tmp_path).step == 2
     checkpoint.settle(tmp_path / "absent")
-
-
-def test_a_checkpoint_that_goes_is_gone_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A kill while its files are removed leaves no half of it under its name."""
-    checkpoint.save(tmp_path, point(1), keep=1)
-    seen: list[list[int]] = []
-    real = checkpoint.shutil.rmtree
-
-    def watched(path: Path, **options: bool) -> None:
-        seen.append(checkpoint.steps(tmp_path))
-        real(path, **options)
-
-    monkeypatch.setattr(checkpoint.shutil, "rmtree", watched)
-    checkpoint.save(tmp_path, point(2), keep=1)
-    assert seen[-1] == [2]
-    assert [p.name for p in tmp_path.iterdir()] == ["step-2"]
 
 
 def test_weights_of_another_model_are_refused() -> None:

@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from roost.run.display import Display, QuietDisplay, TerminalDisplay, figure, step_line
+from roost.run.display import (
+    Display,
+    QuietDisplay,
+    TerminalDisplay,
+    WarningDisplay,
+    figure,
+    step_line,
+)
 
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -110,7 +117,15 @@ def test_a_quiet_display_keeps_what_was_said(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("kind", [QuietDisplay, TerminalDisplay])
+def test_a_program_is_told_of_warnings_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    display = WarningDisplay()
+    display.say("a")
+    display.warn("[b]")
+    assert capsys.readouterr() == ("", "warning: [b]\n")
+    assert display.lines == ["a", "warning: [b]"]
+
+
+@pytest.mark.parametrize("kind", [QuietDisplay, TerminalDisplay, WarningDisplay])
 def test_each_display_has_all_that_a_run_calls(kind: type) -> None:
     calls = [name for name in vars(Display) if not name.startswith("_")]
     assert len(calls) == 6

@@ -15,6 +15,18 @@ def test_default_name_says_model_and_time() -> None:
     assert name == Path("runs/Model-1B-20260102-030405")
 
 
+def test_runs_of_the_same_second_have_folders_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = []
+    for _ in range(3):
+        path = folder.default_folder("tiny", datetime(2026, 1, 2, 3, 4, 5))
+        path.mkdir(parents=True)
+        names.append(path.name)
+    assert names == ["tiny-20260102-030405", "tiny-20260102-030405-2", "tiny-20260102-030405-3"]
+
+
 def make_run(root: Path, age: float = 0.0) -> Path:
     root.mkdir(parents=True)
     (root / "config.toml").write_text("")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from roost.errors import CheckpointError, ConfigError
-from roost.run.metrics import MetricsLog, check_trackers, read_metrics
+from roost.errors import CheckpointError
+from roost.run.metrics import MetricsLog, read_metrics
 
 
 def test_rows_come_back(tmp_path: Path) -> None:
@@ -69,26 +69,3 @@ def test_resume_drops_later_rows_and_a_half_written_one(tmp_path: Path) -> None:
 
 def test_no_file_is_no_rows(tmp_path: Path) -> None:
     assert read_metrics(tmp_path / "none.jsonl") == []
-
-
-def test_a_tracker_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("roost.run.metrics.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"'wandb', which is not installed.*pip install wandb"):
-        check_trackers(["wandb"])
-
-
-def test_a_kill_while_a_resumed_run_tidies_its_rows_costs_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "m.jsonl"
-    path.write_text('{"step": 1}\n{"step": 2}\n{"step": 3}\n')
-
-    def killed(self: Path, text: str) -> int:
-        with self.open("w") as file:
-            file.write(text[:5])
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Path, "write_text", killed)
-    with pytest.raises(KeyboardInterrupt):
-        MetricsLog(path, resume_step=2)
-    assert read_metrics(path) == [{"step": 1}, {"step": 2}, {"step": 3}]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,10 +11,12 @@ import pytest
 
 from roost.config import RewardsConfig
 from roost.engines.protocol import Engine, SamplingParams
+from roost.errors import RoostError
 from roost.rewards import RewardPool, Scored, load_rewards
 from roost.run.interrupts import Interrupted, StopSwitch
 from roost.run.rollout import finish_scoring, generate
 from roost.samples import FinishReason, Group, Prompt, Sample, TokenSource
+from roost.training.parallel import ALONE, Ranks
 
 PROMPTS = [Prompt(7, (1,), "seven"), Prompt(3, (1, 2), "three")]
 FINISHED = [(3, 1), (7, 0), (3, 0), (7, 1)]
@@ -80,7 +82,7 @@ class Rollout:
         self.stop = StopSwitch()
         self.seen: list[Sample] = []
 
-    def run(self, stop_after: int | None = None) -> list[Group]:
+    def run(self, stop_after: int | None = None, ranks: Ranks = ALONE) -> list[Group]:
         def on_sample(sample: Sample) -> None:
             self.seen.append(sample)
             if len(self.seen) == stop_after:
@@ -96,6 +98,7 @@ class Rollout:
             step=4,
             stop=self.stop,
             on_sample=on_sample,
+            ranks=ranks,
         )
 
 
@@ -125,6 +128,40 @@ def test_a_stop_drops_what_was_begun() -> None:
         rollout.run(stop_after=2)
     assert rollout.events[-1] == "cancelled"
     assert ("decoded", FINISHED[2]) not in rollout.events
+
+
+class Shard(Ranks):
+    """One of two ranks that hold an engine together; the other one answers what it is told to."""
+
+    def __init__(self, rank: int, other: Callable[[Any], Any] = lambda mine: mine) -> None:
+        super().__init__(rank, 2, tensor_parallel=2)
+        self.other = other
+
+    def gather(self, value: Any, what: str) -> list[Any]:
+        return [value, self.other(value)]
+
+
+def test_shards_ask_for_the_same_samples_and_each_scores_its_part() -> None:
+    rollouts = [Rollout(), Rollout()]
+    groups = [one.run(ranks=Shard(rank)) for rank, one in enumerate(rollouts)]
+    assert [one.engine.asked[0] for one in rollouts] == [PROMPTS, PROMPTS]
+    assert [keys(part) for part in groups] == [[[(7, 0), (7, 1)]], [[(3, 0), (3, 1)]]]
+    submitted = [what for one in rollouts for what in one.events if what[0] == "submitted"]
+    assert sorted(key for _, key in submitted) == sorted(FINISHED)
+
+
+def test_a_stop_waits_for_the_samples_of_an_engine_that_ranks_share() -> None:
+    """One that left its shard alone would have the other wait for it."""
+    rollout = Rollout()
+    with pytest.raises(Interrupted):
+        rollout.run(stop_after=1, ranks=Shard(0))
+    assert len(rollout.seen) == len(FINISHED)
+    assert rollout.events[-1] == "cancelled"
+
+
+def test_shards_that_saw_different_samples_are_told() -> None:
+    with pytest.raises(RoostError, match="ranks 0 and 1 hold one engine and saw it draw different"):
+        Rollout().run(ranks=Shard(0, lambda mine: (mine[0], "another")))
 
 
 def test_a_failing_engine_leaves_nothing_in_the_pool() -> None:

@@ -3,7 +3,8 @@
 ``python killed_run.py FOLDER PHASE COUNT CONFIG_JSON``: trains into FOLDER with the configuration
 (or resumes where FOLDER holds a run), and sends itself SIGKILL the COUNT-th time that the run says
 it is waiting for something that starts with PHASE. An empty PHASE never kills. A PHASE such as
-``call os.fsync`` kills at the COUNT-th call of a function instead, before it does anything.
+``call os.fsync`` kills at the COUNT-th call of a function instead, before it does anything; with
+the PHASE ``seconds`` it is killed COUNT seconds after it began.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import pkgutil
 import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -55,12 +57,22 @@ def kill_at_call(name: str, count: int) -> None:
     setattr(owner, attribute, killing)
 
 
+def kill_after(seconds: float) -> None:
+    """End the process wherever it is by then."""
+    timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGKILL))
+    timer.daemon = True
+    timer.start()
+
+
 def main() -> None:
     folder, phase, count, config = sys.argv[1:5]
     torch.set_num_threads(1)
     if phase.startswith("call "):
         kill_at_call(phase.removeprefix("call "), int(count))
         phase = ""
+    if phase == "seconds":
+        kill_after(float(count))
+        phase, count = "", "0"
     display = KillingDisplay(phase, int(count))
     if RunFolder(Path(folder)).is_run:
         resume_run(Path(folder), display, objects=PythonObjects())

@@ -79,12 +79,12 @@ def _defaults(name: str) -> str:
 
 def run(args: argparse.Namespace) -> int:
     """Measure and print."""
-    from roost.run.display import QuietDisplay, TerminalDisplay
+    from roost.run.display import TerminalDisplay, WarningDisplay
 
     if args.what not in KINDS:
         raise ConfigError(f"no measurement {args.what!r}.{did_you_mean(args.what, KINDS)}")
     options = resolve(args)
-    display: Display = QuietDisplay() if args.json else TerminalDisplay()
+    display: Display = WarningDisplay() if args.json else TerminalDisplay()
     result, lines = RUNNERS[args.what](options, display)
     print(json.dumps(result) if args.json else "\n".join(lines))
     return 0

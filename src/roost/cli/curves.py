@@ -6,10 +6,26 @@ from collections.abc import Sequence
 from itertools import pairwise
 from statistics import fmean
 
-_BARS = " ▁▂▃▄▅▆▇█"
+BLOCKS = " ▁▂▃▄▅▆▇█"
+"""Eighths of a character's height."""
+ASCII = "  .....##"
+"""The same for terminals and pipes without Unicode."""
 
 
-def curve(values: Sequence[float], width: int = 64, height: int = 4) -> str:
+def bars_for(encoding: str | None) -> str:
+    """Characters for curves that an encoding has.
+
+    >>> bars_for("latin-1") == ASCII
+    True
+    """
+    try:
+        BLOCKS.encode(encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return ASCII
+    return BLOCKS
+
+
+def curve(values: Sequence[float], width: int = 64, height: int = 4, bars: str = BLOCKS) -> str:
     """A curve of block characters, ``height`` lines high, averaged down to ``width`` columns.
 
     >>> print(curve([0.0, 1.0], height=1))
@@ -20,11 +36,8 @@ def curve(values: Sequence[float], width: int = 64, height: int = 4) -> str:
     span = (high - low) or 1.0
     eighths = [round((value - low) / span * height * 8) for value in columns]
     rows = range(height - 1, -1, -1)
-    return "\n".join("".join(_bar(level - row * 8) for level in eighths) for row in rows)
-
-
-def _bar(eighths: int) -> str:
-    return _BARS[min(8, max(0, eighths))]
+    levels = [[min(8, max(0, level - row * 8)) for level in eighths] for row in rows]
+    return "\n".join("".join(bars[level] for level in line) for line in levels)
 
 
 def _resample(values: Sequence[float], width: int) -> list[float]:

@@ -33,7 +33,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Evaluate and print."""
-    from roost.run.display import Display, QuietDisplay, TerminalDisplay
+    from roost.run.display import Display, TerminalDisplay, WarningDisplay
     from roost.run.evaluate_model import config_for_model, evaluate_model
     from roost.run.launch import PythonObjects
 
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
         sections.setdefault("rewards", {})["functions"] = args.reward
     if args.prompts is not None:
         sections.setdefault("eval", {})["prompts"] = args.prompts
-    display: Display = QuietDisplay() if args.json else TerminalDisplay()
+    display: Display = WarningDisplay() if args.json else TerminalDisplay()
     result = evaluate_model(
         config_for_model(args.model, sections, Path.cwd()),
         display,

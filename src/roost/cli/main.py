@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -82,9 +83,26 @@ def build_parser(commands: Sequence[str]) -> tuple[argparse.ArgumentParser, Mapp
     return parser, subparsers.choices
 
 
+def _prepare_streams() -> None:
+    """Have standard streams that take any text: prompts and models say what they like.
+
+    Where a caller has closed them, files that are opened later would take their numbers, and what
+    is printed would go there.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - until the process ends
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code."""
     argv = sys.argv[1:] if argv is None else argv
+    _prepare_streams()
     # A command that is named first needs no other, nor what the others import.
     parser, parsers = build_parser(argv[:1] if argv[:1] and argv[0] in COMMANDS else COMMANDS)
     args, unknown = parser.parse_known_args(argv)

@@ -115,9 +115,6 @@ class RunPlan:
                 "micro_batch_tokens": plan.micro_batch_tokens,
                 "prefix_sharing_gain": plan.prefix_gain,
             },
-            "suggestions": [
-                {"change": what, "saves_bytes": saved} for what, saved in plan.shorter_bytes
-            ],
             **own,
         }
 
@@ -151,6 +148,6 @@ class RunPlan:
         table.add_row("step", escape(seconds))
         gain = f"each prompt once saves {plan.prefix_gain:.2f} x tokens: G (P + R) / (P + G R)"
         table.add_row("sharing", gain)
-        for what, saved in () if plan.fits else plan.shorter_bytes:
-            table.add_row("try", f"{escape(what)}: saves {gib(saved)}")
+        for one in plan.suggestions:
+            table.add_row("try", f"{escape(one.change)}: {gib(one.headroom_bytes)} to spare")
         console.print(table)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from roost.cli.curves import curve
+from roost.cli.curves import bars_for, curve
 from roost.cli.output import Printer
 from roost.errors import ConfigError, did_you_mean
 
@@ -66,7 +66,7 @@ def _print_state(
         values = [row[name] for row in state["metrics"] if row.get(name) is not None]
         if values:
             printer.say("\n", (name, "cyan"), f"  {values[0]:.4g} -> {values[-1]:.4g}")
-            printer.say(curve(values))
+            printer.say(curve(values, bars=bars_for(printer.encoding)))
 
 
 def _print_samples(printer: Printer, rows: Sequence[dict[str, Any]]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,11 +39,13 @@ def run(args: argparse.Namespace) -> int:
     """Train; 0 when the run finished or was stopped cleanly."""
     # Here, not above: `roost --help` and `roost config` must not wait for torch.
     from roost.run import launch
-    from roost.run.display import Display, QuietDisplay, TerminalDisplay
+    from roost.run.display import Display, QuietDisplay, TerminalDisplay, WarningDisplay
     from roost.run.folder import existing_run
-    from roost.training.parallel import is_leader
+    from roost.training.launched import is_leader
 
-    display: Display = TerminalDisplay() if is_leader() and not args.json else QuietDisplay()
+    display: Display = QuietDisplay()
+    if is_leader():
+        display = WarningDisplay() if args.json else TerminalDisplay()
     _check_options(args)
     objects = launch.PythonObjects()
     if args.resume is not None:
@@ -86,7 +89,7 @@ def _check_options(args: argparse.Namespace) -> None:
 
 
 def _dry_run(prepared: Prepared, *, as_json: bool) -> int:
-    from roost.training.parallel import is_leader
+    from roost.training.launched import is_leader
 
     if not is_leader():
         return 0
@@ -97,6 +100,7 @@ def _dry_run(prepared: Prepared, *, as_json: bool) -> int:
                     "config": prepared.config.model_dump(),
                     "prompts": len(prepared.prompts.train),
                     "held_out": len(prepared.prompts.held_out),
+                    "data": asdict(prepared.prompts.report),
                     "plan": prepared.plan.as_dict(),
                 }
             )

@@ -6,10 +6,12 @@ from collections import Counter
 from collections.abc import Iterator
 
 from roost.config.schema import RunConfig
+from roost.config.values import check_values
 
 
 def check(config: RunConfig) -> Iterator[str]:
     """Each contradiction in a configuration, as a sentence that says what to change."""
+    yield from check_values(config)
     yield from _check_loss(config)
     yield from _check_training(config)
     yield from _check_rewards(config)
@@ -60,6 +62,11 @@ def _check_engine(config: RunConfig) -> Iterator[str]:
                 f"rollout.sleep = {rollout.sleep}: is of rollout.engine = 'vllm'; the embedded "
                 "engine holds no weights that could sleep. Leave it out"
             )
+        if rollout.tensor_parallel > 1:
+            yield (
+                f"rollout.tensor_parallel = {rollout.tensor_parallel}: is of rollout.engine = "
+                "'vllm'; the embedded engine decodes on the trainer's own module. Leave it out"
+            )
         yield from _check_servers(config)
         return
     yield from _check_servers(config)
@@ -98,6 +105,11 @@ def _check_servers(config: RunConfig) -> Iterator[str]:
         yield (
             f"rollout.mode = 'server': {both}; name running servers with rollout.servers, or set "
             "rollout.launch = true to have them started"
+        )
+    if rollout.servers and rollout.tensor_parallel > 1:
+        yield (
+            f"rollout.tensor_parallel = {rollout.tensor_parallel}: servers that run already have "
+            "their own; give it to `roost serve --tensor-parallel-size`, and leave it out here"
         )
     if rollout.sleep:
         yield (

@@ -17,6 +17,9 @@ from roost.config.problems import explain_all, listed
 from roost.config.schema import RunConfig, Section
 from roost.errors import ConfigError, did_you_mean
 
+DEEPEST = 32
+"""Tables and lists within each other; a run needs a few."""
+
 
 def load_config(
     recipe: Path | None,
@@ -34,6 +37,7 @@ def load_config(
         ConfigError: the file cannot be read, or the configuration is wrong; every problem is named.
     """
     mapping = read_recipe(recipe) if recipe is not None else {}
+    check_depth(base, "the configuration")
     for layer in (base or {}, parse_overrides(overrides)):
         mapping = merge(mapping, layer)
     places = ([str(recipe)] if recipe is not None else []) + (["--set"] if overrides else [])
@@ -46,6 +50,7 @@ def build_config(mapping: Mapping[str, Any], where: str | None = None) -> RunCon
     Raises:
         ConfigError: one error that lists each problem: field, value, what is allowed.
     """
+    check_depth(mapping, where or "the configuration")
     try:
         config = RunConfig.model_validate(dict(mapping))
     except ValidationError as error:
@@ -63,7 +68,7 @@ def read_recipe(path: Path) -> dict[str, Any]:
         ConfigError: it is not there, not TOML, or not text.
     """
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        mapping = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         beside = [p.name for p in path.parent.glob("*.toml")] if path.parent.is_dir() else []
         hint = did_you_mean(path.name, beside)
@@ -78,20 +83,48 @@ def read_recipe(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"recipe '{path}' cannot be read: {error.strerror or error}.") from None
     except RecursionError:
-        raise ConfigError(f"recipe '{path}': its tables or lists are nested too deeply.") from None
+        raise _too_deep(f"recipe '{path}'") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"recipe '{path}' is not UTF-8 text: {error}.") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(
             f"recipe '{path}' is not TOML: {error}. Text stands in quotes: model = \"tiny\"."
         ) from None
+    check_depth(mapping, f"recipe '{path}'")
+    return mapping
+
+
+def check_depth(value: Any, where: str) -> None:
+    """Refuse what is nested so deeply that reading it would exhaust the stack.
+
+    Raises:
+        ConfigError: it is deeper than ``DEEPEST``, or holds itself.
+    """
+    left = [(value, 0)]
+    while left:
+        outer, depth = left.pop()
+        if depth > DEEPEST:
+            raise _too_deep(where)
+        left += [(inner, depth + 1) for inner in _within(outer)]
+
+
+def _within(value: Any) -> Sequence[Any]:
+    if isinstance(value, Mapping):
+        return list(value.values())
+    return value if isinstance(value, list) else ()
+
+
+def _too_deep(where: str) -> ConfigError:
+    return ConfigError(
+        f"{where}: its tables or lists are nested too deeply: more than {DEEPEST} in each other."
+    )
 
 
 def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
     """``["train.steps=5", "model=tiny"]`` as nested mappings.
 
     Raises:
-        ConfigError: one has no ``=``, or no name before it.
+        ConfigError: one has no ``=``, or no name before it, or sets more than one field.
     """
     mapping: dict[str, Any] = {}
     for override in overrides:
@@ -101,18 +134,30 @@ def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
             raise ConfigError(
                 f"--set {override!r}: write section.field=value, such as --set train.steps=100"
             )
-        value = _parse_value(text.strip())
+        if len(keys) > DEEPEST:
+            raise _too_deep(f"--set {name[:40]}...")
+        value = _parse_value(text.strip(), name)
         for key in reversed(keys):
             value = {key: value}
         mapping = merge(mapping, value)
     return mapping
 
 
-def _parse_value(text: str) -> Any:
+def _parse_value(text: str, name: str) -> Any:
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        parsed = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
         return text
+    except RecursionError:
+        raise _too_deep(f"--set {name}") from None
+    if len(parsed) > 1:
+        more = text.partition("\n")[2]
+        raise ConfigError(
+            f"--set {name}: its value goes on with {more!r}, a field of its own. Give each field a "
+            "--set of its own; for text of several lines, quotes around all of it."
+        )
+    check_depth(parsed, f"--set {name}")
+    return parsed["value"]
 
 
 def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

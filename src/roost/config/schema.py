@@ -151,6 +151,12 @@ class RolloutConfig(Section):
 
     main_field = "engine"
 
+    @property
+    def ranks_per_engine(self) -> int:
+        """Processes of the trainer that hold one engine together."""
+        colocated = self.engine == "vllm" and self.mode == "colocate"
+        return self.tensor_parallel if colocated else 1
+
     engine: Literal["embedded", "vllm"] = "embedded"
     """`embedded` decodes on the policy's own module: one copy of the weights, nothing to sync.
     `vllm` has a copy of its own, synced and proven equal before it samples; it needs vLLM."""
@@ -164,6 +170,9 @@ class RolloutConfig(Section):
     """Start servers for this run, start one again when it dies, and stop them at the end."""
     replicas: int = Field(1, ge=1)
     """Servers that `launch` starts; on GPUs each has a card of its own."""
+    tensor_parallel: int = Field(1, ge=1)
+    """Devices that hold one engine of `vllm` together, a shard of its weights and cache each: with
+    `colocate` neighbouring processes of `torchrun`, with `launch` cards of each server."""
     token_file: str | None = None
     """A file with the secret that servers given as `http://HOST:PORT` ask for; an address file
     names its own."""

@@ -39,12 +39,16 @@ class PromptReport:
     mean: float
     longest: int
 
-    def lines(self) -> list[str]:
-        """For a person."""
-        lines = [
+    def line(self) -> str:
+        """What there is, for a person."""
+        return (
             f"{self.train:,} prompts to train on, {self.held_out:,} held out; "
             f"{self.shortest} to {self.longest} tokens, mean {self.mean:.0f}"
-        ]
+        )
+
+    def losses(self) -> list[str]:
+        """What is left out or cut, and why, for a person."""
+        lines = []
         if self.dropped:
             lines.append(f"{self.dropped:,} left out: longer than {self.budget:,} tokens")
         if self.truncated:

@@ -264,12 +264,16 @@ def _from_hub(source: str, options: dict[str, Any], split: str, place: _Place) -
     path = place.base_dir / Path(source).expanduser()
     if not _HUB_ID.match(source) or path.exists():
         raise _no_source(source, path, place)
+    for name in {"path", "split"} & options.keys():
+        field = place.field if name == "path" else "data.split"
+        raise DataError(f"{place.options}: {name!r} is set by {field}, not here. Move it there.")
     import datasets
 
     try:
         dataset = datasets.load_dataset(source, split=split, **options)
-    except (OSError, ValueError, ConnectionError) as error:
-        reason = str(error).strip().splitlines()[0].rstrip(".")
+    except (OSError, ValueError, TypeError, datasets.exceptions.DatasetsError) as error:
+        said = str(error).strip() or type(error).__name__
+        reason = said.splitlines()[0].rstrip(".")
         raise DataError(
             f"{place.field} = {source!r}: no such file here, and the hub gave no such dataset: "
             f"{reason}. Check the id, data.split and the network, or give a local file."

@@ -100,6 +100,8 @@ class WorkerProcess:
         """Kill the process and close what belongs to it."""
         self.kill()
         self.process.wait()
+        if self.process.stdin is not None:
+            self.process.stdin.close()
         self._close()
 
     def _close(self) -> None:
@@ -111,7 +113,7 @@ def _launch(pipe: int, log: IO[bytes]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-m", "roost.rewards.worker", str(pipe), str(os.getpid())],
         pass_fds=[pipe],
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.PIPE,  # never written: its end tells the worker that the run is gone
         stdout=log,
         stderr=log,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},

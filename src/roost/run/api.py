@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from roost.run.display import Display, QuietDisplay, TerminalDisplay
 from roost.run.evaluate_model import config_for_model, evaluate_model
 from roost.run.evaluation import PASS_REWARD, EvalResult
 from roost.run.launch import PythonObjects, resume_run, start_run
+from roost.run.lock import alone_in_process
 from roost.run.report import RunResult
 
 RewardLike = str | Mapping[str, Any] | Callable[..., Any]
@@ -56,10 +58,11 @@ def train(
     _check_names(sections, ("resume", "quiet"))
     mapping, objects = _split_objects(sections, data, rewards)
     display: Display = QuietDisplay() if quiet else TerminalDisplay()
-    if resume is not None:
-        return resume_run(Path(resume), display, objects=objects, sections=mapping)
-    config = build_config(mapping)
-    return start_run(config, Path.cwd(), display, objects=objects)
+    with alone_in_process():
+        if resume is not None:
+            return resume_run(Path(resume), display, objects=objects, sections=mapping)
+        config = build_config(mapping)
+        return start_run(config, Path.cwd(), display, objects=objects)
 
 
 def evaluate(
@@ -77,9 +80,10 @@ def evaluate(
     mapping, objects = _split_objects(sections, data, rewards)
     subject = config_for_model(str(model), mapping, Path.cwd())
     display: Display = QuietDisplay() if quiet else TerminalDisplay()
-    return evaluate_model(
-        subject, display, generations=generations, pass_reward=pass_reward, objects=objects
-    )
+    with alone_in_process():
+        return evaluate_model(
+            subject, display, generations=generations, pass_reward=pass_reward, objects=objects
+        )
 
 
 def _check_names(sections: Mapping[str, Any], own: Sequence[str]) -> None:
@@ -98,7 +102,7 @@ def _split_objects(
     sections: Mapping[str, Any], data: Any, rewards: Any
 ) -> tuple[dict[str, Any], PythonObjects]:
     """Separate Python objects from what a recipe could say, leaving their names in its place."""
-    mapping = dict(sections)
+    mapping = {name: _plain(value) for name, value in sections.items()}
     objects = PythonObjects()
     if data is not None:
         mapping["data"] = _name_source(data, objects)
@@ -107,8 +111,22 @@ def _split_objects(
     return mapping, objects
 
 
+def _plain(value: Any) -> Any:
+    """Paths as text, wherever they are in a section."""
+    if isinstance(value, PathLike):
+        return fspath(value)
+    if isinstance(value, Mapping):
+        return {name: _plain(inner) for name, inner in value.items()}
+    return value
+
+
 def _name_source(data: Any, objects: PythonObjects) -> dict[str, Any]:
-    table = dict(data) if isinstance(data, Mapping) else {"source": data}
+    if type(data).__name__ in ("DatasetDict", "IterableDatasetDict"):
+        splits = ", ".join(map(repr, data))
+        raise ConfigError(
+            f"data is a {type(data).__name__} of the splits {splits}; give one of them."
+        )
+    table = _plain(data) if isinstance(data, Mapping) else {"source": _plain(data)}
     if not isinstance(table.get("source", ""), str):
         objects.data = table["source"]
         table["source"] = FROM_PYTHON

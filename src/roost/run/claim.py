@@ -58,6 +58,8 @@ def _is_of_no_run(path: Path) -> bool:
         LOCK_NAME,
         "environment.json",
         ".environment.json.part",
+        "data.json",
+        ".data.json.part",
         ".config.toml.part",
     )
 

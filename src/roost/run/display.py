@@ -79,6 +79,16 @@ class QuietDisplay:
         """Nothing to show."""
 
 
+class WarningDisplay(QuietDisplay):
+    """Shows warnings alone, on standard error: for programs, which read standard output."""
+
+    def warn(self, text: str) -> None:
+        """Print a warning as it is."""
+        super().warn(text)
+        stream: Any = _UntilClosed(sys.stderr)
+        print(self.lines[-1], file=stream, flush=True)
+
+
 class _UntilClosed:
     """A stream whose reader may leave (``head``, a closed terminal): then nobody sees the rest.
 

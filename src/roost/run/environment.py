@@ -1,9 +1,14 @@
-"""environment.json: what a run ran on, enough to tell two machines' runs apart."""
+"""environment.json: what a run ran on, enough to tell two machines' runs apart.
+
+A resume on anything that may round otherwise is said in one line, and kept under ``resumed``.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import platform
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -13,6 +18,7 @@ import psutil
 import torch
 
 from roost import __version__
+from roost.run.folder import RunFolder, write_json
 
 _PACKAGES = ("torch", "transformers", "peft", "datasets", "tokenizers", "safetensors", "numpy")
 
@@ -23,18 +29,86 @@ def describe(
     """The contents of environment.json."""
     return {
         "roost": __version__,
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "started": _now(),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "packages": {name: _version(name) for name in _PACKAGES},
         "seed": seed,
         "device": _device(device),
         "threads": torch.get_num_threads(),
+        # The instruction sets that torch found decide its kernels.
+        "instructions": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
+        "processor": processor_name(),
         "cpus": os.cpu_count(),
         "memory_bytes": psutil.virtual_memory().total,
         "model_fingerprint": model_fingerprint,
         "base_dir": str(base_dir.resolve()),
     }
+
+
+_ROUNDS = ("roost", "device", "threads", "instructions", "processor")
+"""What, beside versions of packages, may alter the last bits of a step."""
+
+
+def moved(folder: RunFolder, device: torch.device) -> dict[str, list[Any]]:
+    """What may round otherwise than where the run was last: by name, then and now.
+
+    Args:
+        folder: A run whose environment.json can be read.
+        device: Where it goes on.
+    """
+    before = _rounds(_read(folder))
+    now = _rounds(describe(0, device, "", folder.root))
+    # What an older Roost did not write is not known to differ.
+    return {n: [before[n], now[n]] for n in now if n in before and before[n] != now[n]}
+
+
+def moved_line(changes: Mapping[str, list[Any]]) -> str:
+    """For a person.
+
+    >>> moved_line({"threads": [1, 2]})
+    'resumed elsewhere: threads 1, now 2; last bits may differ from a run that was never stopped'
+    """
+    what = ", ".join(f"{name} {before}, now {now}" for name, (before, now) in changes.items())
+    return f"resumed elsewhere: {what}; last bits may differ from a run that was never stopped"
+
+
+def record_move(folder: RunFolder, step: int, changes: Mapping[str, list[Any]]) -> None:
+    """Add to environment.json what changed on a resume after ``step``."""
+    environment = json.loads(folder.environment.read_text())
+    entry = {"after_step": step, "at": _now(), "changed": dict(changes)}
+    environment.setdefault("resumed", []).append(entry)
+    write_json(folder.environment, environment)
+
+
+def _read(folder: RunFolder) -> dict[str, Any]:
+    """environment.json, as its last resume left it."""
+    environment: dict[str, Any] = json.loads(folder.environment.read_text())
+    current = dict(environment)
+    current["packages"] = dict(environment.get("packages", {}))
+    for entry in environment.get("resumed", []):
+        for name, (_, now) in entry["changed"].items():
+            (current if name in _ROUNDS else current["packages"])[name] = now
+    return current
+
+
+def _rounds(environment: Mapping[str, Any]) -> dict[str, Any]:
+    known = {name: environment[name] for name in _ROUNDS if name in environment}
+    return {**known, **environment.get("packages", {})}
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def processor_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """The processor's model, as Linux names it; elsewhere what Python knows."""
+    try:
+        lines = cpuinfo.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []  # another system
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, "") or platform.processor() or platform.machine()
 
 
 def _version(name: str) -> str | None:

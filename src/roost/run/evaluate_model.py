@@ -23,7 +23,7 @@ from roost.run.launch import PythonObjects
 from roost.run.prepare import Prepared, prepare
 from roost.run.session import build_pool, load_policy, training_sampling
 from roost.training.adapters import ADAPTER_CONFIG
-from roost.training.parallel import world_size
+from roost.training.launched import world_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +168,8 @@ def evaluate_model(
         reward_functions=objects.functions,
         training=False,
     )
+    for line in prepared.prompts.report.losses():
+        display.warn(f"data    {line}")
     prompts = prepared.prompts.held_out
     if not prompts:
         raise DataError("eval.prompts = 0 leaves nothing to evaluate; set it to 1 or more.")

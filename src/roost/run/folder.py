@@ -4,6 +4,7 @@
 
     config.toml          the resolved configuration
     environment.json     versions, device, seed, and which model it was
+    data.json            how many prompts there are, and how many were left out or cut
     metrics.jsonl        one JSON object a step
     samples/             step-000012.parquet: prompt, completion, rewards, advantage, ...
     checkpoints/step-12/ what resume needs, checked when read
@@ -18,6 +19,7 @@ import json
 import os
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,11 @@ class RunFolder:
     def environment(self) -> Path:
         """Versions, device, seed, model fingerprint."""
         return self.root / "environment.json"
+
+    @property
+    def data(self) -> Path:
+        """How many prompts there are, and how many were left out or cut."""
+        return self.root / "data.json"
 
     @property
     def metrics(self) -> Path:
@@ -77,8 +84,13 @@ class RunFolder:
 
 
 def default_folder(model_path: str, now: datetime) -> Path:
-    """``runs/<model>-<date>-<time>``, the name that a run gets unless told otherwise."""
-    return Path("runs") / f"{Path(model_path).name}-{now:%Y%m%d-%H%M%S}"
+    """``runs/<model>-<date>-<time>``, the name that a run gets unless told otherwise.
+
+    Where another run began in the same second, ``-2`` and so on follow.
+    """
+    name = f"{Path(model_path).name}-{now:%Y%m%d-%H%M%S}"
+    names = (name if number == 1 else f"{name}-{number}" for number in count(1))
+    return next(path for path in (Path("runs") / name for name in names) if not path.exists())
 
 
 def existing_run(root: Path, said: str) -> RunFolder:

@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from roost.config import RunConfig
 from roost.config.loading import build_config, load_config, merge
 from roost.errors import CheckpointError
-from roost.run import checkpoint
+from roost.run import checkpoint, environment
 from roost.run.claim import Claim, check_new, check_room
 from roost.run.display import Display, QuietDisplay
 from roost.run.folder import RunFolder, base_dir_of, default_folder, existing_run
@@ -24,7 +24,8 @@ from roost.run.loop import run
 from roost.run.prepare import Prepared, prepare
 from roost.run.report import RunResult, conclude, ledger_lines, ledger_table
 from roost.run.session import Session, open_session, write_config, write_description
-from roost.training.parallel import Ranks, open_ranks
+from roost.training.launched import open_ranks
+from roost.training.parallel import Ranks
 
 SIGNAL_S = 3.0
 """Of several processes, signals that come this soon after the first ask for the same stop."""
@@ -47,7 +48,8 @@ def start_run(
     force: bool = False,
 ) -> RunResult:
     """Prepare a new run, make its folder, and train; under ``torchrun`` on every rank."""
-    with open_ranks(config.model.device) as ranks:
+    shards = config.rollout.ranks_per_engine
+    with open_ranks(config.model.device, tensor_parallel=shards) as ranks:
         quiet = display if ranks.leads else QuietDisplay()
         return _start(config, base_dir, quiet, objects=objects, force=force, ranks=ranks)
 
@@ -107,8 +109,9 @@ def resume_run(
 ) -> RunResult:
     """Go on with a run from its newest checkpoint, on the same or another number of ranks."""
     target = existing_run(root, "--resume")
-    device = load_config(target.config).model.device
-    with open_ranks(device) as ranks, FolderLock(root) if ranks.leads else nullcontext():
+    config = resumed_config(target, overrides, recipe, sections)
+    opened = open_ranks(config.model.device, tensor_parallel=config.rollout.ranks_per_engine)
+    with opened as ranks, FolderLock(root) if ranks.leads else nullcontext():
         display = display if ranks.leads else QuietDisplay()
         if ranks.leads:
             checkpoint.settle(target.checkpoints)
@@ -128,6 +131,8 @@ def resume_run(
         # All have read the folder before it is written.
         ranks.gather(None, "the checkpoint")
         if ranks.leads:
+            if moved := environment.moved(target, prepared.device):
+                environment.record_move(target, point.step if point else 0, moved)
             write_config(prepared.config, target)
         return _train(open_session(prepared, target, point, ranks), display)
 
@@ -160,6 +165,8 @@ def check_resume(
         )
         _check_steps(config.train.steps, point.step)
     announce(prepared, display)
+    if moved := environment.moved(target, prepared.device):
+        display.warn(environment.moved_line(moved))
     return prepared, point
 
 
@@ -212,8 +219,9 @@ def announce(prepared: Prepared, display: Display) -> None:
         f"model   {config.model.path}: {prepared.shape.parameters:,} parameters, "
         f"{str(prepared.dtype).removeprefix('torch.')} on {prepared.device.type}, {method}"
     )
-    for line in prepared.prompts.report.lines():
-        display.say(f"data    {line}")
+    display.say(f"data    {prepared.prompts.report.line()}")
+    for line in prepared.prompts.report.losses():
+        display.warn(f"data    {line}")
     display.say(f"rewards {', '.join(reward.name for reward in prepared.rewards)}")
     display.say(
         f"step    {config.data.prompts_per_step} prompts x {config.rollout.generations} "
@@ -233,10 +241,11 @@ RESUME_MAY_CHANGE = (
     "output.",
     "plan.",
     "rollout.cache_bytes",
+    "rollout.tensor_parallel",
     "rewards.workers",
 )
 """Fields that a resumed run may set anew: none of them alters what a step computes. Micro-batches
-alter the order of its sums, and so its last bits."""
+and shards of an engine alter the order of its sums, and so its last bits."""
 
 
 def resumed_config(

@@ -1,15 +1,20 @@
-"""The lock that keeps two runs out of one folder."""
+"""What keeps two runs out of one folder, and out of one process."""
 
 from __future__ import annotations
 
 import fcntl
 import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from roost.errors import CheckpointError
+from roost.errors import CheckpointError, RoostError
 
 LOCK_NAME = ".lock"
+_TRIES, _BETWEEN_S = 5, 0.05
 
 
 class FolderLock:
@@ -30,19 +35,29 @@ class FolderLock:
                 f"the run folder '{root}' cannot be written: {error.strerror or error}. Make it "
                 "writable, or copy the run elsewhere."
             ) from error
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not self._taken():
             self._file.seek(0)
             holder = self._file.read().strip() or "unknown"
             self._file.close()
             raise CheckpointError(
                 f"the run folder '{root}' is in use by process {holder}. Wait for it, or stop it."
-            ) from None
+            )
         self._file.seek(0)
         self._file.truncate()
         self._file.write(str(os.getpid()))
         self._file.flush()
+
+    def _taken(self) -> bool:
+        """Try for a moment: ``is_live`` holds it for an instant, and a new holder needs one to say
+        its number."""
+        for _ in range(_TRIES):
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(_BETWEEN_S)
+            else:
+                return True
+        return False
 
     def release(self) -> None:
         """Let others write the folder."""
@@ -53,6 +68,29 @@ class FolderLock:
 
     def __exit__(self, *_: object) -> None:
         self.release()
+
+
+_AT_WORK = threading.Lock()
+
+
+@contextmanager
+def alone_in_process() -> Iterator[None]:
+    """Keep other threads of this process from training or evaluating at the same time.
+
+    Loading a model, signals and torch's settings belong to the whole process.
+
+    Raises:
+        RoostError: another thread is at it.
+    """
+    if not _AT_WORK.acquire(blocking=False):
+        raise RoostError(
+            "another thread of this process trains or evaluates already, and a process does one "
+            "at a time. Wait for it, or start this one in a process of its own."
+        )
+    try:
+        yield
+    finally:
+        _AT_WORK.release()
 
 
 def is_live(root: Path) -> bool:

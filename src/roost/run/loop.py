@@ -171,16 +171,17 @@ def _evaluate_if_due(session: Session, display: Display, stop: StopSwitch) -> No
     sampling = session.sampling
     if temperature is not None:
         sampling = replace(sampling, temperature=temperature)
-    result = evaluate(
-        session.engine,
-        session.pool,
-        prompts,
-        config.eval.generations,
-        sampling,
-        seed=config.seed,
-        stop=stop,
-        ranks=session.ranks,
-    )
+    with session.ledger.phase("evaluate"):
+        result = evaluate(
+            session.engine,
+            session.pool,
+            prompts,
+            config.eval.generations,
+            sampling,
+            seed=config.seed,
+            stop=stop,
+            ranks=session.ranks,
+        )
     session.evaluations[str(step)] = result.as_dict()
     display.say(_eval_line(step, result))
 

@@ -1,15 +1,14 @@
-"""metrics.jsonl and the trackers that may receive the same numbers."""
+"""metrics.jsonl: a row a step."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from roost.errors import CheckpointError, ConfigError
+from roost.errors import CheckpointError
 
 Metrics = Mapping[str, float]
 
@@ -61,71 +60,3 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         except ValueError:
             break
     return rows
-
-
-class Tracker(Protocol):
-    """An experiment tracker."""
-
-    def log(self, step: int, metrics: Metrics) -> None:
-        """Record one step."""
-        ...
-
-    def close(self) -> None:
-        """Send what is left."""
-        ...
-
-
-class _Tensorboard:
-    def __init__(self, folder: Path, config: dict[str, Any]) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
-        self._writer = SummaryWriter(str(folder / "tensorboard"))
-        self._writer.add_text("config", json.dumps(config, indent=2))
-
-    def log(self, step: int, metrics: Metrics) -> None:
-        for name, value in metrics.items():
-            self._writer.add_scalar(name, value, step)
-
-    def close(self) -> None:
-        self._writer.close()
-
-
-class _WandbLike:
-    """wandb, and trackio, which offers the same calls."""
-
-    def __init__(self, module: Any, folder: Path, config: dict[str, Any]) -> None:
-        self._module = module
-        module.init(project="roost", name=folder.name, config=config)
-
-    def log(self, step: int, metrics: Metrics) -> None:
-        self._module.log(dict(metrics), step=step)
-
-    def close(self) -> None:
-        self._module.finish()
-
-
-def check_trackers(names: Sequence[str]) -> None:
-    """Say at the start which tracker is not installed.
-
-    Raises:
-        ConfigError: with the line that installs it.
-    """
-    for name in names:
-        if find_spec(name) is None:
-            raise ConfigError(
-                f"output.trackers names '{name}', which is not installed. Install it with "
-                f"`pip install {name}`, or leave it out."
-            )
-
-
-def open_trackers(names: Sequence[str], folder: Path, config: dict[str, Any]) -> list[Tracker]:
-    """Start the trackers of a run."""
-    trackers: list[Tracker] = []
-    for name in names:
-        if name == "tensorboard":
-            trackers.append(_Tensorboard(folder, config))
-        else:
-            from importlib import import_module
-
-            trackers.append(_WandbLike(import_module(name), folder, config))
-    return trackers

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,21 +14,24 @@ from torch import nn
 
 from roost.config import RunConfig
 from roost.data.prompts import PromptSets, load_prompts
+from roost.engines.vllm.sharding import check_shards
 from roost.model import loading
 from roost.model.outline import check_vocabulary, check_weights, outline
 from roost.model.source import ModelSource, find_model, fingerprint, weight_shapes
 from roost.planner.embedded import EmbeddedPlan, plan_embedded
-from roost.planner.measured import Place, read_pilot
+from roost.planner.measured import PilotPlace, read_pilot
 from roost.planner.model_config import shape_from_config
 from roost.planner.model_shape import ModelShape
 from roost.rewards import Reward, check_columns, load_rewards
 from roost.run import heap
 from roost.run.display import Display, track
 from roost.run.engines import check_engine
+from roost.run.environment import processor_name
 from roost.run.ledger import available_bytes, process_bytes
-from roost.run.metrics import check_trackers
+from roost.run.trackers import check_trackers
 from roost.samples import Prompt
 from roost.training.adapters import resolve_targets
+from roost.training.launched import world_size
 from roost.training.optimizer import check_optimizer
 
 
@@ -93,6 +95,8 @@ def prepare(
     check_columns(rewards, everything)
     _check_tokens(config, model, everything)
     shape = shape_from_config(model.config.to_dict())
+    if training:
+        check_shards(config.rollout.tensor_parallel, shape, "rollout.tensor_parallel")
     dtype = loading.choose_dtype(config.model, shape.parameters)
     plan = _plan(config, shape, device, dtype, prompts)
     return Prepared(
@@ -173,19 +177,20 @@ def _plan(
         device=device.type,
         mean_prompt=prompts.report.mean,
         pilot=pilot,
+        engines=max(1, world_size() // config.rollout.ranks_per_engine),
     )
 
 
 def place_of(
     config: RunConfig, shape: ModelShape, device: torch.device, dtype: torch.dtype
-) -> Place:
+) -> PilotPlace:
     """What measurements of this run's model on this machine are kept under."""
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
     else:
-        # The instruction sets that torch found decide its kernels; Python has no better name.
-        name = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
-    return Place.of(
+        # The instruction sets that torch found decide its kernels.
+        name = f"{processor_name()}, {torch.backends.cpu.get_cpu_capability()}"
+    return PilotPlace.of(
         config,
         shape,
         device=name,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 
 from roost.engines.protocol import Engine, SamplingParams
+from roost.errors import RoostError
 from roost.rewards import RewardPool, Scored
 from roost.run.interrupts import Interrupted, StopSwitch
 from roost.samples import Group, Prompt, Sample
@@ -27,7 +29,8 @@ def generate(
     """All samples of this rank's prompts, grouped in the prompts' order; scoring has begun.
 
     A group has fewer samples where an engine could not make all, and is left out where it made
-    none.
+    none. Ranks that hold one engine together all see its samples, and each keeps those of its share
+    of the prompts.
 
     Args:
         engine: Makes the samples.
@@ -37,36 +40,74 @@ def generate(
         sampling: How they are drawn.
         seed: The run's; part of every sample's random key.
         step: The training step; likewise.
-        stop: Checked after each sample.
+        stop: Checked after each sample; where ranks hold an engine together, which must do the same
+            at the same time, after the last.
         on_sample: Told of each sample, for the progress bar.
         ranks: Share the prompts by expected length: tokens of the prompt and the whole budget.
 
     Raises:
         Interrupted: a stop was asked for, on any rank; what was sampled is dropped on all.
+        RoostError: ranks that hold an engine together saw it draw different samples.
     """
     budget = generations * sampling.max_completion_tokens
-    mine = ranks.divide(prompts, [len(prompt.token_ids) + budget for prompt in prompts])
+    costs = [len(prompt.token_ids) + budget for prompt in prompts]
+    asked = ranks.divide_among_engines(prompts, costs)
+    mine = asked[ranks.shard :: ranks.tensor_parallel]
     groups = {prompt.id: Group(prompt, []) for prompt in mine}
+    seen = SeenSamples()
     try:
-        for sample in engine.generate(mine, generations, sampling, seed=seed, step=step):
-            group = groups[sample.prompt_id]
-            group.samples.append(sample)
-            pool.submit(group.prompt, sample)
+        for sample in engine.generate(asked, generations, sampling, seed=seed, step=step):
+            seen.add(sample)
+            group = groups.get(sample.prompt_id)
+            if group is not None:
+                group.samples.append(sample)
+                pool.submit(group.prompt, sample)
             on_sample(sample)
-            stop.check()
+            if ranks.tensor_parallel == 1:
+                stop.check()
+        stop.check()
         stopped = False
     except Interrupted:
         stopped = True
     except BaseException:
         pool.cancel()
         raise
-    if any(ranks.gather(stopped, "samples")):
+    answers = ranks.gather((stopped, seen.digest()), "samples")
+    if any(stopped for stopped, _ in answers):
         pool.cancel()
         raise Interrupted
+    _check_same([digest for _, digest in answers], ranks.tensor_parallel)
     for group in groups.values():
         group.samples.sort(key=lambda sample: sample.index)
     # A prompt whose requests a server refused, all of them, has nothing to train on.
     return [group for group in groups.values() if group.samples]
+
+
+class SeenSamples:
+    """A digest of samples, in whichever order they come."""
+
+    def __init__(self) -> None:
+        self._sum = 0
+
+    def add(self, sample: Sample) -> None:
+        """Count one more."""
+        content = repr((sample.prompt_id, sample.index, sample.token_ids)).encode()
+        self._sum += int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
+
+    def digest(self) -> str:
+        """Of all so far."""
+        return f"{self._sum % 2**64:016x}"
+
+
+def _check_same(digests: Sequence[str], tensor_parallel: int) -> None:
+    for rank, digest in enumerate(digests):
+        first = rank - rank % tensor_parallel
+        if digest != digests[first]:
+            raise RoostError(
+                f"ranks {first} and {rank} hold one engine and saw it draw different samples, so "
+                "it is out of step with itself. Set rollout.tensor_parallel = 1, or take cards of "
+                "one kind."
+            )
 
 
 def finish_scoring(pool: RewardPool, groups: Sequence[Group]) -> list[Scored]:

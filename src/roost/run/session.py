@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,9 @@ from roost.run.checkpoint import Checkpoint
 from roost.run.engines import build_engine
 from roost.run.folder import RunFolder, write_json
 from roost.run.ledger import Ledger
-from roost.run.metrics import MetricsLog, Tracker, open_trackers
+from roost.run.metrics import MetricsLog
 from roost.run.prepare import Prepared
+from roost.run.trackers import Tracker, open_trackers
 from roost.training.adapters import add_adapter, load_adapter
 from roost.training.parallel import ALONE, Ranks
 from roost.training.trainer import Trainer
@@ -147,48 +149,58 @@ class Session:
 def open_session(
     prepared: Prepared, folder: RunFolder, point: Checkpoint | None, ranks: Ranks = ALONE
 ) -> Session:
-    """Load the weights and build every part; with a checkpoint, continue from it."""
+    """Load the weights and build every part; with a checkpoint, continue from it.
+
+    What has been started ends again where a later part cannot be had.
+    """
     config = prepared.config
-    policy = load_policy(prepared)
+    with ExitStack() as started:
+        trackers = open_trackers(
+            config.output.trackers if ranks.leads else [], folder.root, config.model_dump()
+        )
+        for tracker in trackers:
+            started.callback(tracker.close)
+        policy = load_policy(prepared)
+        trainer = _build_trainer(prepared, policy, ranks)
+        engine = build_engine(prepared, policy, ranks)
+        started.callback(engine.close)
+        session = Session(
+            prepared=prepared,
+            folder=folder,
+            policy=policy,
+            cursor=PromptCursor(
+                prepared.prompts.train,
+                config.data.prompts_per_step,
+                shuffle=config.data.shuffle,
+                seed=config.seed,
+            ),
+            engine=engine,
+            pool=started.enter_context(build_pool(prepared)),
+            trainer=trainer,
+            ledger=Ledger(prepared.device),
+            log=_open_log(folder, point, ranks),
+            trackers=trackers,
+            sampling=training_sampling(prepared, policy),
+            ranks=ranks,
+        )
+        if point is not None:
+            session.restore(point)
+        ranks.check_equal(dict(policy.module.named_parameters()), "before the first step")
+        started.pop_all()
+    return session
+
+
+def _build_trainer(prepared: Prepared, policy: Policy, ranks: Ranks) -> Trainer:
     reference = None
-    if config.loss.beta > 0 and not policy.is_adapter:
+    if prepared.config.loss.beta > 0 and not policy.is_adapter:
         reference = load_reference(prepared)
-    trainer = Trainer(
+    return Trainer(
         policy,
-        config,
+        prepared.config,
         micro_batch_tokens=prepared.plan.micro_batch_tokens,
         reference=reference,
         ranks=ranks,
     )
-    session = Session(
-        prepared=prepared,
-        folder=folder,
-        policy=policy,
-        cursor=PromptCursor(
-            prepared.prompts.train,
-            config.data.prompts_per_step,
-            shuffle=config.data.shuffle,
-            seed=config.seed,
-        ),
-        engine=build_engine(prepared, policy),
-        pool=build_pool(prepared),
-        trainer=trainer,
-        ledger=Ledger(prepared.device),
-        log=_open_log(folder, point, ranks),
-        trackers=open_trackers(
-            config.output.trackers if ranks.leads else [], folder.root, config.model_dump()
-        ),
-        sampling=training_sampling(prepared, policy),
-        ranks=ranks,
-    )
-    try:
-        if point is not None:
-            session.restore(point)
-        ranks.check_equal(dict(policy.module.named_parameters()), "before the first step")
-    except BaseException:
-        session.close()
-        raise
-    return session
 
 
 def _open_log(folder: RunFolder, point: Checkpoint | None, ranks: Ranks) -> MetricsLog:
@@ -251,9 +263,9 @@ def write_config(config: RunConfig, folder: RunFolder) -> None:
 
 
 def write_description(prepared: Prepared, folder: RunFolder) -> None:
-    """Write environment.json and config.toml of a new run.
+    """Write environment.json, data.json and config.toml of a new run.
 
-    The latter makes the folder a run, which resume needs both for: so it comes last.
+    The last makes the folder a run, which resume needs the first for too: so it comes last.
     """
     write_json(
         folder.environment,
@@ -261,4 +273,5 @@ def write_description(prepared: Prepared, folder: RunFolder) -> None:
             prepared.config.seed, prepared.device, prepared.model_fingerprint, prepared.base_dir
         ),
     )
+    write_json(folder.data, asdict(prepared.prompts.report))
     write_config(prepared.config, folder)

@@ -26,7 +26,7 @@ def without_gpu(desk: Desk) -> list[str]:
 
 
 def without_tracker(desk: Desk) -> list[str]:
-    desk.patch.setattr("roost.run.metrics.find_spec", lambda name: None)
+    desk.patch.setattr("roost.run.trackers.find_spec", lambda name: None)
     return desk.set('output.trackers=["wandb"]')
 
 
@@ -35,6 +35,24 @@ CASES = [
         "recipe-too-deep",
         recipe("model = " + "[" * 5000 + "]" * 5000),
         "recipe 'recipe.toml': its tables or lists are nested too deeply",
+    ),
+    case(
+        "key-too-deep",
+        recipe("data.options." + ".".join("a" * 5000) + " = 1"),
+        "recipe 'recipe.toml': its tables or lists are nested too deeply",
+    ),
+    case("override-too-deep", sets("data.options=" + "[" * 5000), "--set data.options", "too deep"),
+    case(
+        "override-of-a-key-too-deep",
+        sets("data.options." + ".".join("a" * 5000) + "=1"),
+        "--set data.options.a.a",
+        "too deeply",
+    ),
+    case(
+        "override-of-two-fields",
+        sets("train.steps=1\ntrain.learning_rate=2"),
+        "--set train.steps: its value goes on with 'train.learning_rate=2'",
+        "a --set of its own",
     ),
     case("steps-beyond-counting", sets(f"train.steps={10**23}"), "train.steps = 1000", "less than"),
     case("seed-beyond-64-bits", sets(f"seed={10**20}"), "seed = 1000", "less than"),

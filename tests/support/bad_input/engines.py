@@ -85,5 +85,32 @@ CASES = [
         vllm(SUPPORTED, "rollout.mode=server", "rollout.launch=true", "rollout.sleep=1"),
         "rollout.sleep = 1: a server does not sleep",
     ),
+    case(
+        "shards-without-vllm",
+        lambda desk: desk.set("rollout.tensor_parallel=2"),
+        "rollout.tensor_parallel = 2: is of rollout.engine = 'vllm'",
+    ),
+    case(
+        "shards-of-servers-that-run",
+        vllm(
+            SUPPORTED,
+            "rollout.mode=server",
+            'rollout.servers=["http://a:1"]',
+            "rollout.tensor_parallel=2",
+        ),
+        "rollout.tensor_parallel = 2: servers that run already have their own",
+        "roost serve --tensor-parallel-size",
+    ),
+    case(
+        "shards-that-divide-no-head",
+        vllm(
+            SUPPORTED,
+            "rollout.mode=server",
+            "rollout.launch=true",
+            "rollout.tensor_parallel=3",
+            "model.device=cpu",
+        ),
+        "rollout.tensor_parallel = 3: the model's attention heads (4) cannot be divided among 3",
+    ),
     case("vllm-mode", vllm(SUPPORTED, "rollout.mode=sever"), "rollout.mode = 'sever'", "colocate"),
 ]

@@ -64,7 +64,7 @@ def _bitsandbytes() -> None:
 
 def _tracker(name: str) -> Callable[[], None]:
     def probe() -> None:
-        from roost.run.metrics import open_trackers
+        from roost.run.trackers import open_trackers
 
         with tempfile.TemporaryDirectory() as folder:
             os.environ.update(WANDB_MODE="offline", WANDB_DIR=folder, TRACKIO_DIR=folder)
