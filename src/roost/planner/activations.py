@@ -9,8 +9,11 @@ from __future__ import annotations
 
 from roost.planner.model_shape import ModelShape
 
-TOKEN_CHUNK, VOCABULARY_TILE = 1024, 8192
-"""One tile of logits (``training.logprobs``)."""
+TOKEN_CHUNK, VOCABULARY_TILE = 1024, 4096
+"""One tile of logits (``training.logprobs``, which this module cannot import without torch)."""
+KEPT_BYTES = 128 * 2**20
+"""Products with a trained head that are kept for its backward, at most (likewise)."""
+TILE_FORMULA = f"float32 tiles of up to {TOKEN_CHUNK:,} x {VOCABULARY_TILE:,}"
 LIVE_TILES = 4
 """Float32 tiles at once: logits, their exponentials, a product of both, and one of the tile
 before."""
@@ -52,6 +55,11 @@ def backward_bytes(shape: ModelShape, dtype_bytes: int) -> int:
 def tile_bytes(shape: ModelShape, tokens: int) -> int:
     """Bytes of the tiles of logits where so many tokens are scored."""
     return LIVE_TILES * min(TOKEN_CHUNK, tokens) * min(VOCABULARY_TILE, shape.vocabulary) * 4
+
+
+def kept_product_bytes(shape: ModelShape, tokens: int, dtype_bytes: int) -> int:
+    """Bytes of products with a trained head that wait for the backward."""
+    return min(KEPT_BYTES, tokens * shape.vocabulary * dtype_bytes)
 
 
 def token_bytes(

@@ -9,10 +9,10 @@ from roost.planner import activations, colocated
 from roost.planner.embedded_sizes import RunSizes
 from roost.planner.terms import Phase, Term
 
-FRAGMENTATION = {("cpu", "full"): 0.3, ("cpu", "lora"): 0.5}
+FRAGMENTATION = {("cpu", "full"): 0.2, ("cpu", "lora"): 0.5}
 """Of what a forward and backward take and give back, the share that is held besides. Resident over
-saved bytes of forwards of 336 to 930 tokens on a CPU: 1.27 to 1.33 in full training, 1.49 to 1.56
-with an adapter, whose sums leave more holes in the heap (``benchmarks/plan_activations.py``)."""
+kept bytes of packs of 328 to 892 tokens on a CPU: 1.00 to 1.18 in full training, 1.44 to 1.48 with
+an adapter, whose sums leave more holes in the heap (``benchmarks/plan_activations.py``)."""
 GPU_FRAGMENTATION = 0.15
 """The same of a GPU (``trainer_memory``)."""
 LIBRARY_BYTES = 12 * 2**20
@@ -147,8 +147,12 @@ def _forward_backward(sizes: RunSizes, tokens: int) -> Iterator[Term]:
     backward = activations.backward_bytes(shape, width)
     yield Term("backward", tokens * backward, f"{tokens:,} tokens x {backward:,} B of one layer")
     tiles = activations.tile_bytes(shape, tokens)
-    formula = f"{activations.LIVE_TILES} float32 tiles of up to 1,024 x 8,192"
+    formula = f"{activations.LIVE_TILES} {activations.TILE_FORMULA}"
     yield Term("log-probabilities", tiles, formula)
+    if full:
+        kept = activations.kept_product_bytes(shape, tokens, width)
+        formula = f"{width} B x {tokens:,} tokens x {shape.vocabulary:,}, at most 128 MiB"
+        yield Term("kept logits", kept, formula)
 
 
 def _recorded_steps(sizes: RunSizes, rows: int) -> Term:
@@ -160,14 +164,17 @@ def _recorded_steps(sizes: RunSizes, rows: int) -> Term:
 
 
 def _gradient_in_flight(sizes: RunSizes) -> Term:
-    """The largest gradient in working precision, the embedding's; a tied one is the sum of two.
-
-    On a CPU all three are held beside the heap, which keeps what the activations gave back.
-    """
-    copies = 3 if sizes.shape.tied_embeddings and sizes.device == "cpu" else 1
-    largest = sizes.dtype_bytes * sizes.shape.embedding_parameters
-    formula = f"{copies} x the embedding's, in working precision"
-    return Term("gradient in flight", copies * largest, formula)
+    """The largest gradient in working precision: the embedding's on a GPU, a layer's product's on a
+    CPU, where the embedding's has the rows of a pack's tokens alone. The head's is added to its
+    float32 sum tile by tile."""
+    width, shape = sizes.dtype_bytes, sizes.shape
+    if sizes.device == "cpu":
+        largest = shape.hidden * shape.intermediate
+        formula = f"{width} B x {shape.hidden:,} x {shape.intermediate:,}"
+    else:
+        largest = shape.embedding_parameters
+        formula = f"{width} B x {largest:,}, the embedding's"
+    return Term("gradient in flight", width * largest, formula)
 
 
 def _engine(sizes: RunSizes, cache: int) -> Iterator[Term]:

@@ -247,7 +247,7 @@ def _work(request: Request, tokens: int, book: Book) -> tuple[Term, ...]:
         )
     else:
         tile = activations.LOGPROB_TILE_BYTES
-        formula = f"{activations.LIVE_TILES} float32 tiles of 1,024 x 8,192"
+        formula = f"{activations.LIVE_TILES} {activations.TILE_FORMULA}"
         logits = Term("log-probabilities", tile, formula)
     each = activations.backward_bytes(shape, width)
     backward = Term("backward", tokens * each, f"{tokens:,} tokens x {each:,} B of one layer")
