@@ -15,7 +15,7 @@ import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from roost.config.loading import quickstart_path
-from roost.run import samples_file
+from roost.run import prepare, samples_file
 from support.commands import Said, run, succeed
 from support.desk import Desk
 
@@ -175,8 +175,9 @@ def test_a_recipe_finds_the_files_beside_it(desk: Desk) -> None:
 
 
 def test_force_starts_what_the_plan_refuses(desk: Desk) -> None:
-    # More than there is, on paper: what the engine takes is bounded by what it can use.
-    refused = desk.train(rollout={"cache_bytes": 10**15}, train={"steps": 1})
+    # Less than there is, on paper.
+    desk.patch.setattr(prepare, "available_bytes", lambda device: 2**20)
+    refused = desk.train(train={"steps": 1})
     said = run(*refused)
     assert said.code == 2
     assert "the run does not fit" in said.error

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from roost.errors import CheckpointError
 from roost.run.lock import LOCK_NAME, FolderLock, is_live
@@ -81,7 +82,12 @@ def test_of_two_that_resume_at_once_one_goes_on_and_the_other_is_told(tmp_path: 
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+                # As the run that they resume; otherwise they would warn.
+                "OMP_NUM_THREADS": str(torch.get_num_threads()),
+            },
         )
         for _ in range(2)
     ]

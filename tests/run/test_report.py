@@ -121,9 +121,11 @@ def test_the_report_of_a_real_run(full_run: TinyRun) -> None:
 def test_the_ledger_of_a_real_run(full_run: TinyRun) -> None:
     metrics = [json.loads(line) for line in full_run.folder.metrics.read_text().splitlines()]
     ledger = {row["phase"]: row for row in json.loads(full_run.folder.ledger.read_text())}
-    assert set(ledger) == {"generate", "reward", "train"}
-    for phase, row in ledger.items():
-        assert row["times"] == 2
+    assert set(ledger) == {"evaluate", "generate", "reward", "train"}
+    assert all(row["times"] == 2 for row in ledger.values())
+    # Evaluations are between the steps, in no step's metrics.
+    for phase in ("generate", "reward", "train"):
+        row = ledger[phase]
         assert row["seconds"] == pytest.approx(sum(m[f"time/{phase}_s"] for m in metrics))
         assert row["measured_bytes"] == max(m[f"memory/{phase}_peak_bytes"] for m in metrics)
     assert all(ledger[phase]["planned_bytes"] > 0 for phase in ("generate", "train"))

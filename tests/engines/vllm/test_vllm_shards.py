@@ -170,9 +170,11 @@ def test_a_shard_that_dies_ends_the_server(server: Served) -> None:
     assert process.wait(60) != 0
 
 
-def test_shards_on_gpus_are_launched_by_vllm_itself() -> None:
+def test_shards_on_gpus_are_launched_by_vllm_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """The contract of the path that no CPU takes."""
     from roost.engines.vllm import adapter
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (3 * 2**30, 4 * 2**30))
 
     def arguments(**changes: Any) -> dict[str, Any]:
         settings = VllmSettings(

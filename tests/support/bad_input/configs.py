@@ -194,10 +194,15 @@ CASES = [
     ),
     case(
         "does-not-fit",
-        sets("rollout.cache_bytes=1000000000000000"),
+        sets(
+            "rollout.cache_bytes=1000000000000000",
+            "rollout.generations=10000",
+            "rollout.max_completion_tokens=1000",
+            "data.prompts_per_step=1000",
+        ),
         "the run does not fit: the generate phase needs",
         "key-value cache",
-        "What helps most",
+        "What makes it fit, the cheapest first",
         "--force",
     ),
     case("tracker-unknown", sets('output.trackers=["mlflow"]'), "'mlflow'", "'tensorboard'"),
