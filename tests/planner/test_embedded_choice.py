@@ -11,7 +11,7 @@ from roost.config.loading import merge
 from roost.planner.embedded import HEADROOM
 from roost.planner.embedded_choice import MICRO_BATCH_TOKENS
 from roost.planner.embedded_sizes import slot
-from support.embedded_plans import GIB, KV_TOKEN, plan, term
+from support.embedded_plans import GIB, KV_TOKEN, QWEN, plan, term
 
 
 def test_room_for_all_samples_where_there_is_room() -> None:
@@ -70,6 +70,23 @@ def test_a_cpu_keeps_no_cache() -> None:
     assert not made.keeps_cache
     names = {term.name for phase in made.phases for term in phase.terms}
     assert not names & {"kept cache", "recorded steps"}
+
+
+def test_weights_are_packed_for_decoding_where_that_fits() -> None:
+    """2 B of every parameter but the norms' on top of the engine's phases alone."""
+    roomy = plan(available=80 * GIB)
+    assert roomy.packs_weights
+    packed = term(roomy, "generate", "packed weights")
+    assert packed == 2 * QWEN.multiplied_parameters
+    assert term(roomy, "train", "packed weights") is None
+    assert not plan(available=80 * GIB, dtype_bytes=4).packs_weights
+    assert not plan(available=80 * GIB, device="cuda").packs_weights
+    # A byte less than that needs, and it is given up; all else is as before.
+    need = max(p.bytes for p in roomy.phases if p.name != "train")
+    tight = plan(available=int(need / HEADROOM) - 2, train={"gradient_checkpointing": True})
+    assert tight.fits
+    assert not tight.packs_weights
+    assert tight.cache_bytes == roomy.cache_bytes
 
 
 def test_nothing_is_left_of_a_machine_that_is_too_small() -> None:

@@ -45,7 +45,7 @@ class OutputHead:
         The product is taken in the working precision, as the trainer takes it, so that engine and
         trainer score alike; only then is it widened.
         """
-        logits = nn.functional.linear(hidden, self.weight, self.bias).float()
+        logits = self.linear(hidden).float()
         if self.scale != 1.0:
             logits = logits * self.scale
         return logits if self.softcap is None else self.softcap * torch.tanh(logits / self.softcap)

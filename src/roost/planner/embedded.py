@@ -50,6 +50,8 @@ class EmbeddedPlan:
     """What an engine with weights of its own does while the trainer trains."""
     keeps_cache: bool
     """Whether the embedded engine keeps its cache while the trainer trains."""
+    packs_weights: bool
+    """Whether the embedded engine decodes with a packed copy of the weights."""
     prefix_gain: float
     """Tokens of a padded training forward over those computed: G(P+R) / (P+GR)."""
     peak: Phase
@@ -195,6 +197,7 @@ def _plan(run: RunSizes, usable: int, pilot: Pilot | None, mean_prompt: float) -
         final_bytes=sizes.trainable * sizes.dtype_bytes,
         sleep_level=sizes.sleep_level,
         keeps_cache=sizes.kept_cache > 0,
+        packs_weights=sizes.packed,
         prefix_gain=_prefix_gain(sizes),
         peak=chosen.peak,
         suggestions=() if chosen.headroom >= 0 else tuple(fitting_changes(run, usable)),

@@ -62,6 +62,8 @@ def choose(sizes: RunSizes, usable: int) -> Choice:
     if sizes.device == "cuda" and not sizes.colocated:
         return _keeping(_choose_as(replace(sizes, recorded=True), usable), usable)
     awake = _choose_as(sizes, usable)
+    if sizes.device == "cpu" and sizes.dtype_bytes == 2 and not sizes.colocated:
+        return _packing(awake, usable)
     if sizes.device != "cuda" or sizes.config.rollout.sleep is not None or not sizes.colocated:
         return awake
     if awake.cache >= sizes.wanted_cache() and awake.headroom >= 0:
@@ -97,6 +99,13 @@ def _keeping(choice: Choice, usable: int) -> Choice:
     cache = min(choice.cache, choice.sizes.wanted_cache())
     keeping = replace(choice, sizes=replace(choice.sizes, kept_cache=cache))
     return keeping if train_phase(keeping.sizes, choice.micro).bytes <= usable else choice
+
+
+def _packing(choice: Choice, usable: int) -> Choice:
+    """The same with weights packed for decoding, where that fits; nothing is given up for it."""
+    packing = replace(choice, sizes=replace(choice.sizes, packed=True))
+    needed = max(phase.bytes for phase in decoding_phases(packing.sizes, choice.cache))
+    return packing if needed <= usable else choice
 
 
 def _cache(sizes: RunSizes, usable: int) -> int:

@@ -111,6 +111,10 @@ def _decode(sizes: RunSizes, used: int, rows: int) -> Iterator[Term]:
     yield Term("logits", DRAW_BYTES * rows * vocabulary, formula)
     if sizes.recorded:
         yield _recorded_steps(sizes, rows)
+    if sizes.packed:
+        multiplied = sizes.shape.multiplied_parameters
+        formula = f"2 B x {multiplied:,} parameters of products, laid out for the kernels"
+        yield Term("packed weights", 2 * multiplied, formula)
 
 
 def _train(sizes: RunSizes, micro: int) -> Iterator[Term]:

@@ -34,6 +34,8 @@ class RunSizes:
     """Whether the embedded engine records its decode steps, as it does on a GPU."""
     kept_cache: int = 0
     """Bytes of its cache that it keeps, with those steps, while the trainer trains."""
+    packed: bool = False
+    """Whether the embedded engine decodes with a packed copy of the weights."""
     generate_residual: int = 0
     """Bytes that the pilot measured beyond these terms while decoding; may be negative."""
     train_residual: int = 0

@@ -75,6 +75,7 @@ def build_engine(prepared: Prepared, policy: Policy, ranks: Ranks = ALONE) -> En
         cache_bytes=prepared.plan.cache_bytes,
         max_sequences=prepared.config.rollout.max_sequences,
         keep_cache=prepared.plan.keeps_cache,
+        pack_weights=prepared.plan.packs_weights,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ from roost.engines.base import BaseEngine, Call
 from roost.engines.embedded.batch import Batch
 from roost.engines.embedded.cache import bytes_per_token
 from roost.engines.embedded.decoders import Decoding
+from roost.engines.embedded.packed_products import packed_products
 from roost.engines.embedded.rooms import Extent, Rooms
 from roost.engines.embedded.scheduler import Capacity, Scheduler
 from roost.engines.embedded.support import check_supported, evaluating
@@ -33,7 +35,8 @@ class GenerationProgress:
 
 
 class EmbeddedEngine(BaseEngine):
-    """Continuous batching on the policy's own module, adapters active; no copy of the weights.
+    """Continuous batching on the policy's own module, adapters active; no copy of the weights is
+    kept between two calls.
 
     Implements ``roost.engines.protocol.Engine``. The cache lives as long as one ``generate``
     call, unless it is to be kept; closing the iterator early releases it.
@@ -44,6 +47,8 @@ class EmbeddedEngine(BaseEngine):
         cache_bytes: Bound on the key-value cache.
         max_sequences: Bound on completions decoded at once.
         decoding: How steps are computed; by default what suits the policy's device.
+        pack_weights: Decode with a copy of the weights that a CPU's kernels read faster, where
+            there are such kernels.
         keep_cache: Keep it for the next call, with the steps that were recorded over it.
 
     Raises:
@@ -59,11 +64,13 @@ class EmbeddedEngine(BaseEngine):
         max_sequences: int | None = None,
         decoding: Decoding | None = None,
         keep_cache: bool = False,
+        pack_weights: bool = True,
     ) -> None:
         self.policy = policy
         self.tokenizer = tokenizer
         self.cache_bytes = cache_bytes
         self.max_sequences = max_sequences
+        self.pack_weights = pack_weights
         self.progress = GenerationProgress()
         self._layers = check_supported(policy)
         self.decoding = decoding or Decoding.of(policy, self._layers)
@@ -134,7 +141,9 @@ class EmbeddedEngine(BaseEngine):
             padded(longest),
             own_tokens(sampling.max_completion_tokens),
         )
-        with self._rooms.lent(extent) as room, evaluating(self.policy.module):
+        module = self.policy.module
+        packed = packed_products(module) if self.pack_weights else nullcontext()
+        with self._rooms.lent(extent) as room, evaluating(module), packed:
             self._peak_bytes = room.nbytes
             batch = Batch(self.policy, self.tokenizer, scheduler, sampling, room)
             self.progress = GenerationProgress(queued=scheduler.waiting)
