@@ -1,7 +1,8 @@
 """Weights laid out as a CPU's bfloat16 kernels read them, for the length of one ``generate`` call.
 
 A product with a plain weight brings it into blocks first, each time. A decode step has so few rows
-that this is a fifth of its products' time at 64 rows and more than half of it at a few. So a call
+that this is a fifth of its products' time at 64 rows and half of it at a few
+(``benchmarks/packed_products.py``). So a call
 does it once for each weight, into a copy that it drops at its end: what the trainer needs later is
 more than that. The bits of a product are the same (``tests/engines/test_packed_products.py``).
 """
