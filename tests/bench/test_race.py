@@ -126,6 +126,17 @@ def test_who_waits_is_stopped(starter) -> None:
         assert process.status() == psutil.STATUS_STOPPED
 
 
+def test_who_starts_programs_is_stopped_too(starter) -> None:
+    """A program that is stopped before it runs would hold its parent up for good."""
+    _, start = starter("a", "starts programs")
+    with start() as contender:
+        process = psutil.Process(contender._process.pid)
+        contender.wait_ready(60)
+        for _ in range(30):
+            contender.turn(60)
+            assert process.status() == psutil.STATUS_STOPPED
+
+
 def test_a_killed_race_leaves_no_process(tmp_path: Path) -> None:
     """The parent has no chance to tidy up: the system ends the group that waits."""
     script = f"""

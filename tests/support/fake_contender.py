@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+import threading
 import time
 
 from roost.bench.channel import Channel
@@ -15,6 +17,12 @@ def turn(step_s: float, tokens: int = 100) -> Turn:
     return Turn(step_s, half, 0.0, half, tokens, tokens, 4, peak_bytes=1000)
 
 
+def start_programs() -> None:
+    """Start one program after another, for ever."""
+    while True:
+        subprocess.run(["true"], check=True)
+
+
 def main(behaviour: str, *arguments: str) -> None:
     channel = Channel.open()
     print("a library's greeting")  # must not reach the parent
@@ -25,10 +33,15 @@ def main(behaviour: str, *arguments: str) -> None:
         sys.exit(1)
     if behaviour == "hangs loading":
         time.sleep(600)
+    if behaviour == "starts programs":
+        for _ in range(3):
+            threading.Thread(target=start_programs, daemon=True).start()
     channel.ready({"threads": 1})
     for number, _ in enumerate(channel.goes()):
         if behaviour == "steps":
             channel.report(turn(float(arguments[min(number, len(arguments) - 1)])))
+        elif behaviour == "starts programs":
+            channel.report(turn(1.0))
         elif behaviour == "dies":
             print("out of luck", file=sys.stderr)
             sys.exit(3)

@@ -19,6 +19,10 @@ from roost.bench.turns import Turn
 
 CLOSE_DEADLINE_S = 10.0
 """Seconds between asking a process to end and ending it."""
+STOP_DEADLINE_S = 60.0
+"""Seconds in which a process must have stopped, in as many attempts as it takes."""
+_STOP_PATIENCE_S = 0.5
+"""Seconds that one attempt at stopping waits."""
 _SHOWN = 300
 """Most characters of a process's own words in a message."""
 
@@ -171,10 +175,33 @@ class Contender:
         self._process.wait()
 
     def _stop(self) -> None:
-        """Stop the process, and wait until it is."""
+        """Stop the process, and wait until it is.
+
+        A thread that starts a program shares its memory with the child until that runs
+        (vfork(2)), and does not stop before: a child stopped in between would hold its parent up
+        for good. So a group that does not stop soon goes on for a moment, and is stopped again.
+        """
         self._signal(signal.SIGSTOP)
-        if hasattr(os, "waitid"):  # Not on every system, and elsewhere it stops a little later.
-            os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        if not hasattr(os, "waitid"):  # Not on every system, and elsewhere it stops a little later.
+            return
+        end = time.monotonic() + STOP_DEADLINE_S
+        while not self._has_stopped():
+            if time.monotonic() > end:
+                self._kill()
+                raise ContenderLost(f"did not stop within {STOP_DEADLINE_S:g} s")
+            self._signal(signal.SIGCONT)
+            time.sleep(_STOP_PATIENCE_S / 10)
+            self._signal(signal.SIGSTOP)
+
+    def _has_stopped(self) -> bool:
+        """Whether the process stops, or ends, within the patience for one attempt."""
+        end = time.monotonic() + _STOP_PATIENCE_S
+        states = os.WSTOPPED | os.WEXITED | os.WNOWAIT | os.WNOHANG
+        while os.waitid(os.P_PID, self._process.pid, states) is None:
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.001)
+        return True
 
     def _signal(self, number: signal.Signals) -> None:
         """Send a signal to the process and all that it started."""
