@@ -270,7 +270,11 @@ def write_description(prepared: Prepared, folder: RunFolder) -> None:
     write_json(
         folder.environment,
         environment.describe(
-            prepared.config.seed, prepared.device, prepared.model_fingerprint, prepared.base_dir
+            prepared.config.seed,
+            prepared.device,
+            prepared.model_fingerprint,
+            prepared.base_dir,
+            prepared.rewards,
         ),
     )
     write_json(folder.data, asdict(prepared.prompts.report))
