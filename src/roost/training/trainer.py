@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -26,15 +24,10 @@ from roost.training.optimizer import MasterOptimizer, learning_rate
 from roost.training.packing import Pack
 from roost.training.parallel import ALONE, Ranks
 from roost.training.shared_prompt import SharedPrompt
+from roost.training.sums import LARGEST, Sums, compare, metrics_of
 
 PROOF_SAMPLES = 4
 """Samples that are scored to compare engine and trainer where none needs training."""
-
-Sums = defaultdict[str, float]
-"""Metrics of a batch as sums and counts, never means of means."""
-
-_LARGEST = ["difference_max", "computed_at_once"]
-"""Of these sums the largest of all ranks counts."""
 
 
 class Trainer:
@@ -78,7 +71,7 @@ class Trainer:
         """
         train = self.config.train
         batch = TrainBatch.of(groups, self.config)
-        sums: Sums = defaultdict(float)
+        sums = Sums(float)
         self._prove_unmoving(batch, sums)
         if self.config.loss.beta > 0:
             self._score_reference(self._own(batch))
@@ -94,8 +87,8 @@ class Trainer:
                 steps.append(self.optimizer.step(rate))
                 self.policy.version += 1
         self.batches += 1
-        sums = Sums(float, self.ranks.sum(sums, _LARGEST, "the sums of the metrics"))
-        return {"learning_rate": rate, **_metrics(sums, steps, batch)}
+        sums = Sums(float, self.ranks.sum(sums, LARGEST, "the sums of the metrics"))
+        return {"learning_rate": rate, **metrics_of(sums, steps, batch)}
 
     def accumulate(self, batch: TrainBatch, part: Sequence[TrainSample], sums: Sums) -> None:
         """Add the gradient of one update's samples, a pack at a time.
@@ -151,7 +144,7 @@ class Trainer:
         for sample, logprobs in zip(few.samples, self.logprobs(self.policy, few), strict=True):
             engine = torch.tensor(sample.sample.full_logprobs, device=logprobs.device)
             mask = torch.tensor(sample.loss_tokens, device=logprobs.device)
-            _compare(logprobs[mask], engine[mask], sums)
+            compare(logprobs[mask], engine[mask], sums)
 
     def _backward(
         self,
@@ -168,7 +161,7 @@ class Trainer:
         loss.backward()  # type: ignore[no-untyped-call]
         # Under the weights that sampled, which the first update of several leaves behind.
         sampled_under = logprobs.detach() if tokens.old_logprobs is None else tokens.old_logprobs
-        _compare(sampled_under[tokens.mask], tokens.engine_logprobs[tokens.mask], sums)
+        compare(sampled_under[tokens.mask], tokens.engine_logprobs[tokens.mask], sums)
         for name, value in pack_sums.items():
             sums[name] += value
         sums["computed"] += len(pack)
@@ -251,39 +244,3 @@ def _spare_embedding_gradients(policy: Policy) -> None:
     embedding = policy.base.get_input_embeddings()
     if policy.device.type == "cpu" and isinstance(embedding, torch.nn.Embedding):
         embedding.sparse = True
-
-
-def _compare(trainer: Tensor, engine: Tensor, sums: Sums) -> None:
-    """Add the differences of two rows of log-probabilities of the same tokens."""
-    difference = (trainer - engine).abs()
-    sums["compared"] += len(difference)
-    sums["difference"] += float(difference.sum(dtype=torch.float64))
-    if len(difference):
-        sums["difference_max"] = max(sums["difference_max"], float(difference.max()))
-
-
-def _metrics(sums: Sums, steps: Sequence[dict[str, float]], batch: TrainBatch) -> dict[str, float]:
-    """TRL's names where it has one; token means over all passes of the batch."""
-    tokens = sums["tokens"]
-
-    def mean(name: str) -> float:
-        return sums[name] / tokens if tokens else math.nan
-
-    compared = sums["compared"]
-    metrics = {
-        "loss": sums["loss"] / len(steps),
-        "entropy": mean("entropy"),
-        "clip_ratio/low_mean": mean("clip_low"),
-        "clip_ratio/high_mean": mean("clip_high"),
-        "clip_ratio/region_mean": mean("clip_low") + mean("clip_high"),
-        "sampling/logp_difference_mean": sums["difference"] / compared if compared else math.nan,
-        "sampling/logp_difference_max": float(sums["difference_max"]),
-        "tokens/trained": batch.tokens,
-        "tokens/computed": sums["computed"],
-        "tokens/computed_at_once": sums["computed_at_once"],
-        "updates_skipped": sum(not math.isfinite(step["grad_norm"]) for step in steps),
-        **steps[-1],
-    }
-    if batch.config.loss.beta > 0:
-        metrics["kl"] = mean("kl")
-    return metrics
