@@ -13,6 +13,7 @@ def check(config: RunConfig) -> Iterator[str]:
     """Each contradiction in a configuration, as a sentence that says what to change."""
     yield from check_values(config)
     yield from _check_loss(config)
+    yield from _check_correction(config)
     yield from _check_training(config)
     yield from _check_rewards(config)
     yield from _check_engine(config)
@@ -31,6 +32,26 @@ def _check_loss(config: RunConfig) -> Iterator[str]:
         yield (
             f"loss.delta = {loss.delta}: should be above 1 + epsilon_high = {1 + high:g}, since it "
             "bounds ratios that the clipping leaves"
+        )
+
+
+def _check_correction(config: RunConfig) -> Iterator[str]:
+    low, high = config.correction.min, config.correction.max
+    agreed = "or tokens that engine and trainer score alike would be weighted too; to correct"
+    if low > 1:
+        yield (
+            f"correction.min = {low:g}: should be at most 1, {agreed} nothing, set "
+            "correction.mode = 'off'"
+        )
+    if high < 1:
+        yield (
+            f"correction.max = {high:g}: should be at least 1, {agreed} nothing, set "
+            "correction.mode = 'off'"
+        )
+    if low == high == 1:
+        yield (
+            "correction.min = 1: should be below correction.max = 1; to correct nothing, set "
+            "correction.mode = 'off'"
         )
 
 

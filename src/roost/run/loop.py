@@ -112,7 +112,7 @@ def train_step(
     }
     session.check_ranks()
     session.record(metrics)
-    check_agreement(metrics, session.policy.dtype)
+    check_agreement(metrics, session.trainer.mismatch, session.policy.dtype)
     _write_samples(session, groups)
     return metrics
 

@@ -72,6 +72,18 @@ class TrainBatch:
         """Loss tokens of the batch."""
         return sum(sample.count for sample in self.samples)
 
+    def lag(self, version: int) -> int:
+        """How many versions the oldest of the model's own tokens is behind a policy's version."""
+        lags = [
+            version - sampled
+            for member in self.samples
+            for sampled, counted in zip(
+                member.sample.policy_versions, member.loss_tokens, strict=True
+            )
+            if counted
+        ]
+        return max(lags, default=0)
+
     def counts(self, part: Sequence[TrainSample]) -> LossCounts:
         """What the token weights of a part depend on."""
         return LossCounts(

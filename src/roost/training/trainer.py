@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from roost.algorithm.losses import LossCounts
+from roost.algorithm.mismatch import Mismatch, lag_sums
 from roost.algorithm.objective import objective
 from roost.config import RunConfig
 from roost.errors import ModelError
@@ -24,7 +25,7 @@ from roost.training.optimizer import MasterOptimizer, learning_rate
 from roost.training.packing import Pack
 from roost.training.parallel import ALONE, Ranks
 from roost.training.shared_prompt import SharedPrompt
-from roost.training.sums import LARGEST, Sums, compare, metrics_of
+from roost.training.sums import LARGEST, Sums, add, compare, metrics_of
 
 PROOF_SAMPLES = 4
 """Samples that are scored to compare engine and trainer where none needs training."""
@@ -56,10 +57,13 @@ class Trainer:
         self.policy = policy
         self.ranks = ranks
         self.config = config
+        self.correction = config.decided_correction
         self.micro_batch_tokens = micro_batch_tokens
         self.reference = reference
         self.batches = 0
         """Rollout batches trained on."""
+        self.mismatch = Mismatch()
+        """Of the last batch, over all ranks: the engine's numbers against the trainer's."""
         self.optimizer = MasterOptimizer(policy.trainable_parameters(), config.train)
         _prepare_module(policy, config)
 
@@ -72,6 +76,7 @@ class Trainer:
         train = self.config.train
         batch = TrainBatch.of(groups, self.config)
         sums = Sums(float)
+        add(sums, lag_sums(batch.lag(self.policy.version)))
         self._prove_unmoving(batch, sums)
         if self.config.loss.beta > 0:
             self._score_reference(self._own(batch))
@@ -88,6 +93,7 @@ class Trainer:
                 self.policy.version += 1
         self.batches += 1
         sums = Sums(float, self.ranks.sum(sums, LARGEST, "the sums of the metrics"))
+        self.mismatch = Mismatch.of(sums)
         return {"learning_rate": rate, **metrics_of(sums, steps, batch)}
 
     def accumulate(self, batch: TrainBatch, part: Sequence[TrainSample], sums: Sums) -> None:
@@ -141,10 +147,10 @@ class Trainer:
             return
         own = self.ranks.divide(batch.samples, [1.0] * len(batch.samples))
         few = replace(batch, samples=own[:PROOF_SAMPLES])
+        counts = batch.counts(batch.samples)
         for sample, logprobs in zip(few.samples, self.logprobs(self.policy, few), strict=True):
-            engine = torch.tensor(sample.sample.full_logprobs, device=logprobs.device)
-            mask = torch.tensor(sample.loss_tokens, device=logprobs.device)
-            compare(logprobs[mask], engine[mask], sums)
+            tokens = batch.token_batch([sample], counts, logprobs.device)
+            compare(logprobs, tokens, self.correction, sums)
 
     def _backward(
         self,
@@ -157,16 +163,13 @@ class Trainer:
     ) -> None:
         tokens = batch.token_batch(members, counts, self.policy.device)
         logprobs, entropy = self.score(self.policy, pack, prompt)
-        loss, pack_sums = objective(logprobs, entropy, tokens, self.config.loss)
-        loss.backward()  # type: ignore[no-untyped-call]
         # Under the weights that sampled, which the first update of several leaves behind.
         sampled_under = logprobs.detach() if tokens.old_logprobs is None else tokens.old_logprobs
-        compare(sampled_under[tokens.mask], tokens.engine_logprobs[tokens.mask], sums)
-        for name, value in pack_sums.items():
-            sums[name] += value
-        sums["computed"] += len(pack)
+        correction = compare(sampled_under, tokens, self.correction, sums)
+        loss, pack_sums = objective(logprobs, entropy, tokens, self.config.loss, correction)
+        loss.backward()  # type: ignore[no-untyped-call]
         held = len(pack) + (0 if prompt is None else prompt.length)
-        sums["computed_at_once"] = max(sums["computed_at_once"], held)
+        add(sums, {**pack_sums, "computed": len(pack), "computed_at_once": held})
 
     def score(
         self, policy: Policy, pack: Pack, prompt: SharedPrompt | None = None
