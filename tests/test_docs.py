@@ -104,12 +104,14 @@ SOUR = "def sour(completions):\n    raise ValueError('no')\n"
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """Every metric that is written: of a step with a KL and a reward that fails, and of a sync."""
+    """Every metric that is written: of a step with KL, correction and a reward that fails, and of a
+    sync."""
     base = tmp_path_factory.mktemp("docs")
     (base / "r.py").write_text(SOUR)
     sections = {
         "model": {"dtype": "bfloat16"},
         "loss": {"beta": 0.1},
+        "correction": "truncate",
         "rewards": ["numeric", "r.py:sour"],
         "train": {"steps": 1},
         "eval": {"prompts": 0},

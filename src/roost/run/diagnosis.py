@@ -18,10 +18,12 @@ ONE_SIDED = 0.95
 FOLLOWS = 0.75
 """Largest scatter with which the trainer's numbers still follow the engine's where all differences
 have one sign. Numbers of unrelated weights may be one-sided too, and scatter wholly."""
-TILTED = 0.05
+TILTED = 0.02
 """Least distance of the slope from 1 that counts."""
 LINEAR = 0.75
 """Most scatter, as a part of that distance. Other weights flatten the slope only by scattering."""
+ON_A_LINE = 0.5
+"""Most scatter of numbers that lie along a line at all."""
 FEW = 0.2
 """Largest share of huge differences that is an exception and not the rule."""
 NEAR = 3.0
@@ -55,12 +57,14 @@ def likeliest(mismatch: Mismatch, limit: float) -> Cause:
 
 
 def _one_sided(mismatch: Mismatch, limit: float) -> bool:
-    return abs(mismatch.sidedness) >= ONE_SIDED and mismatch.scatter <= FOLLOWS
+    follows = mismatch.slope > 0 and mismatch.scatter <= FOLLOWS
+    return abs(mismatch.sidedness) >= ONE_SIDED and follows
 
 
 def _tilted(mismatch: Mismatch, limit: float) -> bool:
     distance = abs(mismatch.slope - 1.0)
-    return distance > TILTED and mismatch.scatter < LINEAR * distance
+    most = min(LINEAR * distance, ON_A_LINE)
+    return distance > TILTED and mismatch.scatter < most
 
 
 def _few_huge(mismatch: Mismatch, limit: float) -> bool:
