@@ -15,6 +15,7 @@ def check(config: RunConfig) -> Iterator[str]:
     yield from _check_loss(config)
     yield from _check_correction(config)
     yield from _check_training(config)
+    yield from _check_staleness(config)
     yield from _check_rewards(config)
     yield from _check_engine(config)
     if "" in config.rollout.stop:
@@ -136,6 +137,24 @@ def _check_servers(config: RunConfig) -> Iterator[str]:
         yield (
             f"rollout.sleep = {rollout.sleep}: a server does not sleep, it has cards of its own; "
             "leave it out"
+        )
+
+
+def _check_staleness(config: RunConfig) -> Iterator[str]:
+    rollout = config.rollout
+    if not rollout.staleness:
+        return
+    if rollout.engine != "vllm" or rollout.mode != "server":
+        yield (
+            "rollout.staleness = 1: is of rollout.engine = 'vllm' with rollout.mode = 'server', "
+            "which samples on devices of its own while the trainer trains; set both, or leave it "
+            "out"
+        )
+    if config.correction.mode == "off":
+        yield (
+            "rollout.staleness = 1: samples are one batch older than what is trained, which "
+            "correction.mode = 'off' would not correct; set it to 'truncate' or 'mask', or leave "
+            "one of the two out"
         )
 
 

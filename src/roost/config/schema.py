@@ -179,6 +179,10 @@ class RolloutConfig(Section):
     patience_s: float = Field(300.0, gt=0)
     """Seconds that a run goes on without any server, or without a finished sample, before it
     stops."""
+    staleness: Literal[0, 1] = 0
+    """Batches that sampling runs ahead of training: with 1 the next batch is sampled while this one
+    trains, from the weights before it. Only with `mode` = `server`, whose devices would be idle
+    meanwhile; the correction weights its tokens for what the policy has moved."""
     sleep: int | None = Field(None, ge=0, le=2)
     """What `vllm` does on a GPU while the trainer trains: 0 stays awake, 1 moves its weights to
     host memory and drops its cache, 2 drops both (full training only). By default 0 where all
@@ -381,6 +385,12 @@ class RunConfig(Section):
         if self.train.method == "lora" and self.lora.learning_rate is not None:
             return self.lora.learning_rate
         return self.train.learning_rate
+
+    @property
+    def allowed_lag(self) -> int:
+        """Most versions by which a token may be older than the policy that trains on it."""
+        updates = self.train.num_iterations * self.train.updates_per_batch
+        return self.rollout.staleness * updates
 
     @property
     def decided_correction(self) -> CorrectionConfig:

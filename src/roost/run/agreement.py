@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 
 from roost.algorithm.mismatch import Mismatch
+from roost.config import RunConfig
 from roost.errors import EngineError
 from roost.run.diagnosis import diagnose
+from roost.samples import Group
 
 LIMITS = {torch.float32: 1e-2, torch.bfloat16: 0.25}
 """Mean absolute difference of log-probabilities, in nats a token, beyond which something is wrong
@@ -29,6 +31,10 @@ def check_agreement(metrics: Mapping[str, float], mismatch: Mismatch, dtype: tor
     """
     if not metrics["tokens/trained"]:
         return
+    if mismatch.lag:
+        # What the policy has moved since is in the difference as well. The probe of the sync that
+        # came before these samples has judged the engine (``sync.proof.PROBE_LIMITS``).
+        return
     limit = LIMITS[dtype]
     if not mismatch.mean <= limit:
         raise EngineError(
@@ -38,4 +44,26 @@ def check_agreement(metrics: Mapping[str, float], mismatch: Mismatch, dtype: tor
             f"{diagnose(mismatch, limit)} Nothing learnt from these samples could be trusted; "
             "resume from the last checkpoint, and report it with the model's name if it comes "
             "again."
+        )
+
+
+def check_versions(groups: Sequence[Group], version: int, config: RunConfig) -> None:
+    """Train on no token that is older than ``rollout.staleness`` allows.
+
+    Args:
+        groups: Of a step.
+        version: Of the policy that is about to be trained.
+        config: The run.
+
+    Raises:
+        EngineError: naming both versions.
+    """
+    versions = [v for group in groups for sample in group.samples for v in sample.policy_versions]
+    oldest, allowed = min(versions, default=version), config.allowed_lag
+    if version - oldest > allowed:
+        raise EngineError(
+            f"a token was sampled from version {oldest} of the policy, and version {version} is "
+            f"about to be trained: rollout.staleness = {config.rollout.staleness} allows a "
+            f"distance of {allowed}. The engine missed a sync; resume from the last checkpoint, "
+            "and report it if it comes again."
         )

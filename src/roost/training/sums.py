@@ -88,6 +88,7 @@ def _sampling_metrics(sums: Sums) -> dict[str, float]:
     return {
         "sampling/logp_difference_mean": found.mean,
         "sampling/logp_difference_max": found.largest,
+        "sampling/version_lag_max": found.lag,
         "sampling/importance_ratio_mean": _share(sums["ratio"], found.tokens),
         "sampling/importance_ratio_min": 1.0 / inverse if inverse else math.nan,
         "sampling/importance_ratio_max": sums["ratio_max"] if found.tokens else math.nan,

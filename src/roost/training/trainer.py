@@ -84,13 +84,14 @@ class Trainer:
             self._score_old(self._own(batch))
         rate = learning_rate(self.batches, self.config.peak_learning_rate, train)
         steps: list[dict[str, float]] = []
-        for _ in range(train.num_iterations):
-            for part in batch.parts:
-                self.optimizer.zero_grad()
-                self.accumulate(batch, part, sums)
-                self.ranks.sum_gradients(self.optimizer.gradients())
-                steps.append(self.optimizer.step(rate))
-                self.policy.version += 1
+        with self.policy.lock:
+            for _ in range(train.num_iterations):
+                for part in batch.parts:
+                    self.optimizer.zero_grad()
+                    self.accumulate(batch, part, sums)
+                    self.ranks.sum_gradients(self.optimizer.gradients())
+                    steps.append(self.optimizer.step(rate))
+                    self.policy.version += 1
         self.batches += 1
         sums = Sums(float, self.ranks.sum(sums, LARGEST, "the sums of the metrics"))
         self.mismatch = Mismatch.of(sums)
