@@ -24,6 +24,7 @@ from roost.engines.vllm.member import Member
 from roost.engines.vllm.server.addresses import Address
 from roost.model.policy import Policy
 from roost.rewards.builtin import BUILTINS
+from roost.run.batches import Batch
 from roost.run.metrics import read_metrics
 from support.recorded_port import RecordedPort
 from support.served_port import ServedPort
@@ -130,7 +131,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     timed = {f"time/{phase}_s" for phase in phases}
     peaks = {f"memory/{phase}_peak_bytes" for phase in phases}
     assert {name for name in names if name.startswith(("time/", "memory/"))} <= timed | peaks
-    return names | timed | peaks | sync_metrics()
+    ahead = set(Batch(0, [], [], 1.0).metrics())
+    return names | timed | peaks | ahead | sync_metrics()
 
 
 @by_page

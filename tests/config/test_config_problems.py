@@ -32,6 +32,19 @@ PROBLEMS: list[tuple[dict[str, Any], str]] = [
     ({"correction": {"min": 1.5}}, r"correction\.min = 1\.5: should be at most 1, .*mode = 'off'"),
     ({"correction": {"max": 0.5}}, r"correction\.max = 0\.5: should be at least 1, .*mode = 'off'"),
     ({"correction": {"min": 1, "max": 1}}, r"min = 1: should be below correction\.max = 1"),
+    ({"rollout": {"staleness": 2}}, r"rollout\.staleness = 2: allowed are 0, 1"),
+    ({"rollout": {"staleness": 1}}, r"staleness = 1: is of rollout\.engine = 'vllm' with .*server"),
+    (
+        {"rollout": {"staleness": 1, "engine": "vllm"}},
+        r"staleness = 1: is of rollout\.engine = 'vllm' with .*server",
+    ),
+    (
+        {
+            "rollout": {"staleness": 1, "engine": "vllm", "mode": "server", "launch": True},
+            "correction": "off",
+        },
+        r"staleness = 1: samples are one batch older .* set it to 'truncate' or 'mask'",
+    ),
     ({"correction": {"cap": 3}}, r"correction\.cap: no such field"),
     ({"train": {"warmup_steps": 300}}, r"warmup_steps = 300: should be at most train\.steps = 200"),
     ({"train": {"updates_per_batch": 9}}, r"at most data\.prompts_per_step = 8"),
