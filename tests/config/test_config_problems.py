@@ -32,7 +32,7 @@ PROBLEMS: list[tuple[dict[str, Any], str]] = [
     ({"correction": {"min": 1.5}}, r"correction\.min = 1\.5: should be at most 1, .*mode = 'off'"),
     ({"correction": {"max": 0.5}}, r"correction\.max = 0\.5: should be at least 1, .*mode = 'off'"),
     ({"correction": {"min": 1, "max": 1}}, r"min = 1: should be below correction\.max = 1"),
-    ({"rollout": {"staleness": 2}}, r"rollout\.staleness = 2: allowed are 0, 1"),
+    ({"rollout": {"staleness": 2}}, r"rollout\.staleness = 2: .*less than or equal to 1"),
     ({"rollout": {"staleness": 1}}, r"staleness = 1: is of rollout\.engine = 'vllm' with .*server"),
     (
         {"rollout": {"staleness": 1, "engine": "vllm"}},

@@ -35,9 +35,10 @@ AHEAD: dict[str, Any] = {
     "rollout": {"engine": "vllm", "mode": "server", "launch": True, "staleness": 1},
     "train": {"steps": STEPS, "updates_per_batch": 2},
     "eval": {"prompts": 4, "every": 2},
-    "output": {"checkpoint_every": 1, "keep_checkpoints": 9},
+    "output": {"checkpoint_every": 1, "keep_checkpoints": 9, "samples_every": 1},
 }
-TIMES = ("time/", "memory/", "step_time", "sync/send_s", "sync/proof_s", "tokens_per_s")
+TIMES = ("time/", "memory/", "step_time", "sync/")
+"""What differs from run to run; a resumed run's first sync compares everything."""
 
 
 class Stage:
@@ -91,7 +92,7 @@ def test_each_batch_comes_from_the_weights_before_the_last_update(
     folder = stage.train(tmp_path / "run")
     assert [row["sampling/version_lag_max"] for row in rows(folder)] == [0, 2, 2, 2, 2]
     for step in range(1, STEPS + 1):
-        table = parquet.read_table(folder.samples / f"step-{step}.parquet")
+        table = parquet.read_table(folder.samples / f"step-{step:06d}.parquet")
         versions = set(table.column("policy_version").to_pylist())
         assert versions == {2 * max(0, step - 2)}
     # The first batch and the one before it come from the same weights, with other draws.
@@ -140,7 +141,7 @@ def test_a_resume_from_a_checkpoint_equals_the_whole(
     assert_same_end(whole, again)
 
 
-@pytest.mark.parametrize("checks", [3, 20, 60, 61])
+@pytest.mark.parametrize("checks", [3, 20, 22, 25, 29])
 def test_a_stop_anywhere_loses_nothing(
     stage: Stage, tmp_path: Path, checks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -179,7 +179,7 @@ class RolloutConfig(Section):
     patience_s: float = Field(300.0, gt=0)
     """Seconds that a run goes on without any server, or without a finished sample, before it
     stops."""
-    staleness: Literal[0, 1] = 0
+    staleness: int = Field(0, ge=0, le=1)
     """Batches that sampling runs ahead of training: with 1 the next batch is sampled while this one
     trains, from the weights before it. Only with `mode` = `server`, whose devices would be idle
     meanwhile; the correction weights its tokens for what the policy has moved."""
