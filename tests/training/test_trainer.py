@@ -270,6 +270,9 @@ def test_the_engines_numbers_are_measured(level: str, moving: bool) -> None:
         for row, (_, sample) in zip(scores, whole, strict=True)
     ]
     metrics = trainer.update(groups)
+    for row, (_, sample) in zip(scores, whole, strict=True):
+        ours = row[: len(sample.token_ids)].tolist()
+        assert sample.trainer_logprobs == pytest.approx(ours, rel=1e-4)
     every = torch.cat(differences)
     if level == "sequence":
         ratios = torch.cat([row.mean().exp().expand_as(row) for row in differences])

@@ -14,7 +14,7 @@ from roost.run.batches import Ahead, Batch
 from roost.run.display import Display, figure, step_line
 from roost.run.evaluation import EvalResult, evaluate
 from roost.run.interrupts import Interrupted, StopSwitch
-from roost.run.rollout import finish_scoring, gather_scored
+from roost.run.rollout import finish_scoring, gather_scored, gather_trainer_logprobs
 from roost.run.session import Session
 from roost.samples import Group, Sample
 
@@ -235,5 +235,8 @@ def _eval_line(step: int, result: EvalResult) -> str:
 
 def _write_samples(session: Session, groups: list[Group]) -> None:
     every = session.prepared.config.output.samples_every
-    if session.ranks.leads and every and session.step % every == 0:
+    if not every or session.step % every:
+        return
+    gather_trainer_logprobs(session.ranks, groups)
+    if session.ranks.leads:
         samples_file.write(session.folder.samples, session.step, groups)

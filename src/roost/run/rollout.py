@@ -176,3 +176,20 @@ def gather_scored(
         everything |= part
     gathered = [Group(prompt, everything[prompt.id][0]) for prompt in prompts]
     return gathered, [score for prompt in prompts for score in everything[prompt.id][1]]
+
+
+def gather_trainer_logprobs(ranks: Ranks, groups: Sequence[Group]) -> None:
+    """Bring what each rank's trainer found of its share of the tokens to every rank.
+
+    Args:
+        ranks: All of them call this at the same time.
+        groups: Of the whole step; their samples are filled in.
+
+    Raises:
+        RoostError: a rank failed, or did not answer in time; it is named.
+    """
+    samples = {(s.prompt_id, s.index): s for group in groups for s in group.samples}
+    mine = {key: found for key, s in samples.items() if (found := s.trainer_logprobs) is not None}
+    for part in ranks.gather(mine, "log-probabilities"):
+        for key, found in part.items():
+            samples[key].trainer_logprobs = found

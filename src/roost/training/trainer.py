@@ -19,7 +19,7 @@ from roost.errors import ModelError
 from roost.model.policy import Policy
 from roost.samples import Group
 from roost.training.attention import PackLayout
-from roost.training.batch import TrainBatch, TrainSample
+from roost.training.batch import TrainBatch, TrainSample, keep_scores
 from roost.training.logprobs import token_logprobs
 from roost.training.optimizer import MasterOptimizer, learning_rate
 from roost.training.packing import Pack
@@ -152,6 +152,7 @@ class Trainer:
         for sample, logprobs in zip(few.samples, self.logprobs(self.policy, few), strict=True):
             tokens = batch.token_batch([sample], counts, logprobs.device)
             compare(logprobs, tokens, self.correction, sums)
+            keep_scores([sample], logprobs)
 
     def _backward(
         self,
@@ -167,6 +168,7 @@ class Trainer:
         # Under the weights that sampled, which the first update of several leaves behind.
         sampled_under = logprobs.detach() if tokens.old_logprobs is None else tokens.old_logprobs
         correction = compare(sampled_under, tokens, self.correction, sums)
+        keep_scores(members, sampled_under)
         loss, pack_sums = objective(logprobs, entropy, tokens, self.config.loss, correction)
         loss.backward()  # type: ignore[no-untyped-call]
         held = len(pack) + (0 if prompt is None else prompt.length)
