@@ -124,6 +124,12 @@ class ServerEngine(BaseEngine):
         self._version = self.policy.version
         return self._metrics([one for one in found if one])
 
+    def doubt(self) -> None:
+        """Have the next sync compare everything on each server, as the first does."""
+        for member in self._members:
+            if member.engine is not None:
+                member.engine.doubt()
+
     def _generate(self, call: Call) -> Iterator[Sample]:
         """See ``BaseEngine``. A request that servers refuse costs its own sample.
 
