@@ -1,7 +1,8 @@
 """Checks of the sync: each fault is made, and must be refused before anything is sampled.
 
-Each begins with an engine in order, moves the trained weights a little, so that there is something
-to send, and asks for a proof of everything, as a run's first sync has.
+They are for engines with weights of their own. Each begins with an engine in order, moves the
+trained weights a little, so that there is something to send, and asks for a proof of everything, as
+a run's first sync has.
 """
 
 from __future__ import annotations
@@ -51,15 +52,11 @@ def flipped_bit(trial: Trial) -> Found:
 
 def stale_weights(trial: Trial) -> Found:
     """The engine says that it wrote all, and wrote nothing."""
-    trial.synced_engine  # noqa: B018 - the embedded engine's reason comes first
-    if trial.policy.is_adapter:
-        raise NotHere("with LoRA the adapter alone is sent: see stale-adapter")
     return _spoilt(trial, faults.withheld)
 
 
 def stale_adapter(trial: Trial) -> Found:
     """The adapter of the sync before arrives again."""
-    _require_adapter(trial)
     before = {name: t.clone() for name, t in faults.travelling(trial.policy).items()}
     return _spoilt(trial, faults.replaced(before))
 
@@ -74,10 +71,7 @@ def skipped_sync(trial: Trial) -> Found:
 
 def wake_without_sync(trial: Trial) -> Found:
     """A sleeping engine is woken, its sync fails, and samples are asked for all the same."""
-    engine = trial.synced_engine
-    if not engine.sleeps or isinstance(engine, ServerEngine):
-        raise NotHere("the engine does not sleep in this run (rollout.sleep)")
-    _begin(trial)
+    engine = _begin(trial)
     engine.sleep()
     with trial.spoiling(faults.zeroed(_victim(trial))):
         _refused(engine.sync, SyncError)
@@ -86,7 +80,6 @@ def wake_without_sync(trial: Trial) -> Found:
 
 def base_weight_changed(trial: Trial) -> Found:
     """A bit of the frozen base differs between trainer and engine."""
-    _require_adapter(trial)
     engine = _begin(trial)
     weight = _middle(base_tensors(trial.policy))[1]
     faults.flip_a_bit(weight)
@@ -98,7 +91,6 @@ def base_weight_changed(trial: Trial) -> Found:
 
 def adapter_counted_twice(trial: Trial) -> Found:
     """The trainer's base has an adapter in it that is counted on top of it as well."""
-    _require_adapter(trial)
     engine = _begin(trial)
     name = next(iter(adapter_tensors(trial.policy)))
     with faults.counted_twice(trial.policy, name):
@@ -142,6 +134,31 @@ def _refused_whole(trial: Trial, engine: VllmEngine | ServerEngine) -> Found:
     return Found(words)
 
 
+def why_not(trial: Trial) -> str | None:
+    """Why there is no sync to check; None where there is one."""
+    if isinstance(trial.engine, VllmEngine | ServerEngine):
+        return None
+    return "the embedded engine samples from the trainer's own weights: nothing is sent"
+
+
+def why_not_full(trial: Trial) -> str | None:
+    """Why not all weights are sent."""
+    lora = "with LoRA the adapter alone is sent: see stale-adapter"
+    return why_not(trial) or (lora if trial.policy.is_adapter else None)
+
+
+def why_no_adapter(trial: Trial) -> str | None:
+    """Why there is no adapter."""
+    full = "full training has no adapter: every weight is sent"
+    return why_not(trial) or (None if trial.policy.is_adapter else full)
+
+
+def why_awake(trial: Trial) -> str | None:
+    """Why the engine never sleeps."""
+    awake = "the engine stays awake in this run (rollout.sleep)"
+    return why_not(trial) or (None if trial.engine.sleeps else awake)
+
+
 def _refused(call: Callable[[], object], kind: type[EngineError]) -> str:
     """The words with which it is refused.
 
@@ -155,14 +172,7 @@ def _refused(call: Callable[[], object], kind: type[EngineError]) -> str:
     raise CheckFailed("it was not noticed: the engine would sample from wrong weights")
 
 
-def _require_adapter(trial: Trial) -> None:
-    trial.synced_engine  # noqa: B018 - the embedded engine's reason comes first
-    if not trial.policy.is_adapter:
-        raise NotHere("full training has no adapter: every weight is sent")
-
-
 def _victim(trial: Trial) -> str:
-    trial.synced_engine  # noqa: B018 - the embedded engine's reason comes first
     return _middle(faults.travelling(trial.policy))[0]
 
 

@@ -12,10 +12,9 @@ from torch import Tensor
 
 from roost.engines.protocol import Engine
 from roost.engines.vllm.engine import VllmEngine
-from roost.engines.vllm.faults import SpoilingPort, Spoil
+from roost.engines.vllm.faults import Spoil, SpoilingPort
 from roost.engines.vllm.fleet import ServerEngine
 from roost.engines.vllm.port import Port
-from roost.gpu_check.results import NotHere
 from roost.model.policy import Policy
 from roost.rewards import RewardPool, Scored, ScoringReport
 from roost.run import checkpoint
@@ -81,17 +80,9 @@ class Trial:
 
     @property
     def synced_engine(self) -> VllmEngine | ServerEngine:
-        """The engine, where it has weights of its own.
-
-        Raises:
-            NotHere: it has none.
-        """
-        if isinstance(self.engine, VllmEngine | ServerEngine):
-            return self.engine
-        raise NotHere(
-            "the embedded engine samples from the trainer's own weights: nothing is sent that "
-            "could be spoilt"
-        )
+        """The engine of a run in which there is something to sync."""
+        assert isinstance(self.engine, VllmEngine | ServerEngine)
+        return self.engine
 
     def step(self, reward_of: Callable[[Sample], float], *, rate: float) -> dict[str, float]:
         """One whole step of the run with given rewards; returns its metrics."""

@@ -14,7 +14,7 @@ from statistics import fmean
 import torch
 
 from roost.errors import SyncError
-from roost.sync.digest import combined_digest
+from roost.sync.digest import ZEROS, combined_digest
 from roost.sync.names import NameMap
 
 PROBE_LIMITS = {torch.float32: 1e-3, torch.bfloat16: 0.15}
@@ -79,6 +79,8 @@ def check_digests(expected: Mapping[str, str], held: Mapping[str, str]) -> str:
         if held[name] != expected[name]:
             other = owner.get(held[name])
             content = f", but the content of {other}" if other else ""
+            if held[name] == ZEROS:
+                content = ", but zeros"
             problems.append(f"{name} is not what was sent{content}")
     if problems:
         raise SyncError(_refused("does not hold what was sent", problems))
