@@ -8,7 +8,7 @@ from roost.gpu_check.results import CheckFailed, Found, require
 from roost.run.agreement import LIMITS
 from roost.samples import Group
 from roost.self_check.subject import RATE
-from roost.self_check.trial import Trial, drawn
+from roost.self_check.trial import Drawn, Trial, drawn
 from roost.training.batch import TrainBatch
 
 _NAMED = 3
@@ -33,22 +33,18 @@ def zero_advantage(trial: Trial) -> Found:
 def learning_rate_0(trial: Trial) -> Found:
     """A step with a gradient and no learning rate moves no weight; what is sampled after the sync
     that follows is what was sampled before."""
-    first, again = drawn(trial.synced_draw()), drawn(trial.synced_draw())
+    first, again = _twice(trial)
     before = trial.weights()
     metrics = trial.step(lambda sample: float(sample.index % 2), rate=0.0)
     norm = metrics["grad_norm"]
     require(norm > 0.0, f"the gradient's norm is {norm:.3g}, so the step shows nothing")
     _require_unmoved(before, trial.weights())
-    after = drawn(trial.synced_draw())
+    after, later = _twice(trial)
     still = f"gradient {norm:.3g}: {_all_still(before)}"
-    if first != again:
-        # Which samples share a batch may round otherwise; the sync's proof compares weights.
-        repeated = sum(first[key] == again[key] for key in first)
-        return Found(
-            f"{still}; samples not compared: without any step between, the engine repeats "
-            f"{repeated} of {len(first)} to the bit"
-        )
-    changed = sum(first[key] != after[key] for key in first)
+    if first != again or after != later:
+        # It rounds by which samples share a batch. Its weights are compared by the sync's proof.
+        return Found(f"{still}; samples not compared: the engine does not repeat its own to a bit")
+    changed = sum(first[key] != after.get(key) for key in first)
     require(changed == 0, f"{changed} of {len(first)} samples changed")
     return Found(f"{still}; {len(first)} samples the same")
 
@@ -74,6 +70,11 @@ def compare(trial: Trial, groups: list[Group]) -> str:
     )
     require(mean <= limit, figures)
     return figures
+
+
+def _twice(trial: Trial) -> tuple[Drawn, Drawn]:
+    """The same samples twice, with nothing between."""
+    return drawn(trial.synced_draw()), drawn(trial.synced_draw())
 
 
 def _require_unmoved(before: dict[str, str], after: dict[str, str]) -> None:

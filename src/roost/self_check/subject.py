@@ -12,7 +12,6 @@ from torch import Tensor
 
 from roost.config import RunConfig
 from roost.config.loading import build_config, load_config, merge
-from roost.model.policy import Policy
 from roost.run import checkpoint
 from roost.run.folder import RunFolder, base_dir_of, existing_run
 from roost.training.adapters import ADAPTER_WEIGHTS
@@ -90,15 +89,20 @@ class SavedWeights:
     """Trained weights of a run."""
 
     tensors: Mapping[str, Tensor]
+    """By the names of the module's parameters, or those that peft writes."""
     version: int
     """The policy's."""
     origin: str
     """For a person."""
 
 
-def saved_weights(subject: Subject, policy: Policy, fingerprint: str) -> SavedWeights | None:
+def saved_weights(subject: Subject, fingerprint: str) -> SavedWeights | None:
     """The weights of the run's newest checkpoint, or the adapter that it ended with; None where
     the model's own files hold what is checked.
+
+    Args:
+        subject: What is checked.
+        fingerprint: Of the model's files.
 
     Raises:
         CheckpointError: the checkpoint is damaged, or of another model.
@@ -112,13 +116,9 @@ def saved_weights(subject: Subject, policy: Policy, fingerprint: str) -> SavedWe
         version: int = point.state["policy_version"]
         return SavedWeights(point.weights, version, f"the checkpoint after step {point.step}")
     adapter = run.final / ADAPTER_WEIGHTS
-    if not policy.is_adapter or not adapter.is_file():
+    if subject.config.train.method == "full" or not adapter.is_file():
         return None
-    # peft leaves the adapter's name out of what it writes.
-    saved = load_file(adapter)
-    names = {name.replace(".default.", "."): name for name in policy.trainable_parameters()}
-    tensors = {names.get(name, name): tensor for name, tensor in saved.items()}
-    return SavedWeights(tensors, 0, f"the adapter in {run.final}")
+    return SavedWeights(load_file(adapter), 0, f"the adapter in {run.final}")
 
 
 def _final_model(run: RunFolder) -> dict[str, Any]:

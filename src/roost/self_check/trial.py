@@ -152,6 +152,7 @@ def open_trial(subject: Subject, display: Display) -> Iterator[Trial]:
     prepared = prepare(subject.config, subject.base_dir, display)
     announce(prepared, display)
     prepared.plan.require_fit()
+    saved = saved_weights(subject, prepared.model_fingerprint)
     ports: list[SpoilingPort] = []
 
     def through(port: Port) -> Port:
@@ -162,7 +163,6 @@ def open_trial(subject: Subject, display: Display) -> Iterator[Trial]:
     with TemporaryDirectory(prefix="roost-check-") as folder:
         session = open_session(prepared, RunFolder(Path(folder)), None, through=through)
         try:
-            saved = saved_weights(subject, session.policy, prepared.model_fingerprint)
             if saved is not None:
                 _take(session, saved)
                 display.say(f"checking {saved.origin}")
@@ -175,7 +175,11 @@ def open_trial(subject: Subject, display: Display) -> Iterator[Trial]:
 
 def _take(session: Session, saved: SavedWeights) -> None:
     """Weights and masters; moments begin anew, or they would move weights by themselves."""
-    checkpoint.restore_weights(session.policy.trainable_parameters(), dict(saved.tensors))
-    masters = {f"master/{name}": tensor for name, tensor in saved.tensors.items()}
+    trained = session.policy.trainable_parameters()
+    # peft leaves the adapter's name out of what it writes.
+    names = {name.replace(".default.", "."): name for name in trained}
+    tensors = {names.get(name, name): tensor for name, tensor in saved.tensors.items()}
+    checkpoint.restore_weights(trained, tensors)
+    masters = {f"master/{name}": tensor for name, tensor in tensors.items()}
     session.trainer.optimizer.load_state_dict(masters)
     session.policy.version = saved.version
