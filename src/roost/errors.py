@@ -30,6 +30,10 @@ class EngineError(RoostError):
     """A rollout engine cannot do what was asked of it, or did something wrong."""
 
 
+class SyncError(EngineError):
+    """The proof of a sync does not hold: the engine has other weights than the trainer."""
+
+
 class CheckpointError(RoostError):
     """A run folder or checkpoint is damaged, in use, or belongs to another run."""
 

@@ -104,6 +104,8 @@ def test_what_differs_is_named_and_whose_content_it_is() -> None:
         check_digests(sent, sent | {"b.w": "9"})
     with pytest.raises(EngineError, match="a.w is not what was sent, but the content of b.w"):
         check_digests(sent, sent | {"a.w": "2", "b.w": "1"})
+    with pytest.raises(EngineError, match="b.w is not what was sent, but zeros"):
+        check_digests(sent, sent | {"b.w": tensor_digest(torch.zeros(2, 3))})
     with pytest.raises(EngineError, match="the engine holds no c.w"):
         check_digests(sent, {"a.w": "1", "b.w": "2"})
     with pytest.raises(EngineError, match="d.w is unknown"):

@@ -13,7 +13,7 @@ from typing import NoReturn
 from roost import __version__
 from roost.errors import RoostError, did_you_mean, nearest
 
-COMMANDS = ("train", "plan", "pilot", "eval", "show", "config", "bench", "doctor", "serve")
+COMMANDS = ("train", "plan", "pilot", "check", "eval", "show", "config", "bench", "doctor", "serve")
 
 EXIT_ERROR = 2
 """Something is wrong with what was asked."""

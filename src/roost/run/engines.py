@@ -13,7 +13,13 @@ from roost.config import RunConfig
 from roost.engines.embedded import EmbeddedEngine
 from roost.engines.protocol import Engine
 from roost.engines.vllm import check_version, installed_version
-from roost.engines.vllm.port import LORA_RANKS, VllmSettings, slot_rank
+from roost.engines.vllm.port import (
+    LORA_RANKS,
+    Through,
+    VllmSettings,
+    directly,
+    slot_rank,
+)
 from roost.errors import ConfigError
 from roost.model.policy import Policy
 from roost.run.servers import build_servers
@@ -63,12 +69,21 @@ def check_engine(config: RunConfig, device: torch.device) -> None:
         )
 
 
-def build_engine(prepared: Prepared, policy: Policy, ranks: Ranks = ALONE) -> Engine:
-    """The rollout engine that the configuration names, or this rank's shard of it."""
+def build_engine(
+    prepared: Prepared, policy: Policy, ranks: Ranks = ALONE, through: Through = directly
+) -> Engine:
+    """The rollout engine that the configuration names, or this rank's shard of it.
+
+    Args:
+        prepared: The run.
+        policy: The model that is trained.
+        ranks: The processes that train it.
+        through: What is put around each vLLM, for tests of the sync.
+    """
     if prepared.config.rollout.engine == "vllm":
         if prepared.config.rollout.mode == "server":
-            return build_servers(prepared, policy, vllm_settings(prepared))
-        return _build_vllm(prepared, policy, ranks)
+            return build_servers(prepared, policy, vllm_settings(prepared), through)
+        return _build_vllm(prepared, policy, ranks, through)
     return EmbeddedEngine(
         policy,
         prepared.tokenizer,
@@ -79,7 +94,7 @@ def build_engine(prepared: Prepared, policy: Policy, ranks: Ranks = ALONE) -> En
     )
 
 
-def _build_vllm(prepared: Prepared, policy: Policy, ranks: Ranks) -> Engine:
+def _build_vllm(prepared: Prepared, policy: Policy, ranks: Ranks, through: Through) -> Engine:
     # Importing the adapter imports vLLM, which takes seconds and may not be installed.
     from roost.engines.vllm.adapter import VllmAdapter
     from roost.engines.vllm.engine import VllmEngine
@@ -89,7 +104,7 @@ def _build_vllm(prepared: Prepared, policy: Policy, ranks: Ranks) -> Engine:
     return VllmEngine(
         policy,
         prepared.tokenizer,
-        VllmAdapter(settings),
+        through(VllmAdapter(settings)),
         probe=probe_tokens(everything, settings.max_tokens - 1),
         cache_bytes=settings.cache_bytes,
         sleep_level=plan.sleep_level,

@@ -14,7 +14,7 @@ from roost.engines.vllm.engine import VllmEngine
 from roost.engines.vllm.fleet import ServerEngine
 from roost.engines.vllm.member import Member
 from roost.engines.vllm.places import KnownPlace, LaunchedPlace, Place
-from roost.engines.vllm.port import VllmSettings
+from roost.engines.vllm.port import Through, VllmSettings, directly
 from roost.engines.vllm.server.addresses import read_addresses, read_token
 from roost.errors import ConfigError, EngineError
 from roost.model.policy import Policy
@@ -23,13 +23,16 @@ if TYPE_CHECKING:
     from roost.run.prepare import Prepared
 
 
-def build_servers(prepared: Prepared, policy: Policy, settings: VllmSettings) -> ServerEngine:
+def build_servers(
+    prepared: Prepared, policy: Policy, settings: VllmSettings, through: Through = directly
+) -> ServerEngine:
     """Connect to the servers that the configuration names, or start them.
 
     Args:
         prepared: The run.
         policy: The model that is trained.
         settings: What a server of its own is started with; others must not be smaller.
+        through: What is put around each connection, for tests of the sync.
 
     Raises:
         EngineError: one is not there, or does not fit the run.
@@ -42,7 +45,8 @@ def build_servers(prepared: Prepared, policy: Policy, settings: VllmSettings) ->
 
     def make_engine(port: RemotePort) -> VllmEngine:
         _check_fits(port, settings)
-        return VllmEngine(policy, None, port, probe=probe, cache_bytes=port.cache_bytes)
+        cache_bytes = port.cache_bytes
+        return VllmEngine(policy, None, through(port), probe=probe, cache_bytes=cache_bytes)
 
     members = [Member(place, make_engine) for place in _places(prepared, settings)]
     patience = prepared.config.rollout.patience_s

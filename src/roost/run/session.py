@@ -12,6 +12,7 @@ from roost.config.loading import dump_toml
 from roost.data.cursor import PromptCursor
 from roost.engines.embedded import stop_token_ids
 from roost.engines.protocol import Engine, SamplingParams
+from roost.engines.vllm.port import Through, directly
 from roost.model import loading
 from roost.model.policy import Policy
 from roost.rewards import RewardPool
@@ -183,11 +184,22 @@ class Session:
 
 
 def open_session(
-    prepared: Prepared, folder: RunFolder, point: Checkpoint | None, ranks: Ranks = ALONE
+    prepared: Prepared,
+    folder: RunFolder,
+    point: Checkpoint | None,
+    ranks: Ranks = ALONE,
+    through: Through = directly,
 ) -> Session:
     """Load the weights and build every part; with a checkpoint, continue from it.
 
     What has been started ends again where a later part cannot be had.
+
+    Args:
+        prepared: The run.
+        folder: Where it is written.
+        point: To continue from.
+        ranks: The processes that train it.
+        through: What is put around each vLLM, for tests of the sync.
     """
     config = prepared.config
     with ExitStack() as started:
@@ -198,7 +210,7 @@ def open_session(
             started.callback(tracker.close)
         policy = load_policy(prepared)
         trainer = _build_trainer(prepared, policy, ranks)
-        engine = build_engine(prepared, policy, ranks)
+        engine = build_engine(prepared, policy, ranks, through)
         started.callback(engine.close)
         session = Session(
             prepared=prepared,

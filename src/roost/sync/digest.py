@@ -13,6 +13,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
+ZEROS = "0" * 16
+"""The digest of a tensor of zeros, whatever its shape."""
 _CHUNK = 1 << 18
 """Words hashed at a time: what is computed stays in a CPU's cache."""
 _MULTIPLIER = -7046029254386353131

@@ -13,8 +13,8 @@ from statistics import fmean
 
 import torch
 
-from roost.errors import EngineError
-from roost.sync.digest import combined_digest
+from roost.errors import SyncError
+from roost.sync.digest import ZEROS, combined_digest
 from roost.sync.names import NameMap
 
 PROBE_LIMITS = {torch.float32: 1e-3, torch.bfloat16: 0.15}
@@ -47,7 +47,7 @@ def check_written(names: NameMap, received: Sequence[str], written: Iterable[str
         written: Tensors that the engine says it wrote.
 
     Raises:
-        EngineError: one is missing, came twice, or is unknown.
+        SyncError: one is missing, came twice, or is unknown.
     """
     counts = Counter(received)
     problems = [f"{name} was not sent" for name in names.sources if name not in counts]
@@ -55,7 +55,7 @@ def check_written(names: NameMap, received: Sequence[str], written: Iterable[str
     problems += [f"{name} is no tensor of the model" for name in counts.keys() - names.sources]
     problems += [f"{name} was not written" for name in sorted(names.written - set(written))]
     if problems:
-        raise EngineError(_refused("is partial", problems))
+        raise SyncError(_refused("is partial", problems))
 
 
 def check_digests(expected: Mapping[str, str], held: Mapping[str, str]) -> str:
@@ -69,7 +69,7 @@ def check_digests(expected: Mapping[str, str], held: Mapping[str, str]) -> str:
         One digest of all.
 
     Raises:
-        EngineError: naming the tensors that differ, and whether another's content is in their
+        SyncError: naming the tensors that differ, and whether another's content is in their
             place.
     """
     problems = [f"the engine holds no {name}" for name in sorted(expected.keys() - held.keys())]
@@ -79,9 +79,11 @@ def check_digests(expected: Mapping[str, str], held: Mapping[str, str]) -> str:
         if held[name] != expected[name]:
             other = owner.get(held[name])
             content = f", but the content of {other}" if other else ""
+            if held[name] == ZEROS:
+                content = ", but zeros"
             problems.append(f"{name} is not what was sent{content}")
     if problems:
-        raise EngineError(_refused("does not hold what was sent", problems))
+        raise SyncError(_refused("does not hold what was sent", problems))
     return combined_digest(held)
 
 
@@ -97,12 +99,12 @@ def check_probe(trainer: Sequence[float], engine: Sequence[float], dtype: torch.
         The mean absolute difference.
 
     Raises:
-        EngineError: it exceeds what rounding can do.
+        SyncError: it exceeds what rounding can do.
     """
     differences = [abs(a - b) for a, b in zip(trainer, engine, strict=True)]
     mean, limit = fmean(differences), PROBE_LIMITS[dtype]
     if not mean <= limit:
-        raise EngineError(
+        raise SyncError(
             f"after a sync the engine scores a probe {mean:.3g} nats a token away from the "
             f"trainer, where rounding in {str(dtype).removeprefix('torch.')} stays below {limit}: "
             "it computes with other weights, or computes them wrongly. Nothing was sampled with "
@@ -115,10 +117,10 @@ def check_version(policy: int, engine: str) -> None:
     """The engine names the version that the policy has.
 
     Raises:
-        EngineError: it names another: the sync was skipped, or another one came between.
+        SyncError: it names another: the sync was skipped, or another one came between.
     """
     if engine != str(policy):
-        raise EngineError(
+        raise SyncError(
             f"the engine holds weights of version {engine!r}, the policy is at version {policy}: "
             "its weights are stale. Sync before sampling."
         )

@@ -26,11 +26,22 @@ from vllm_support import (
 from roost.engines.protocol import SamplingParams
 from roost.engines.vllm.client import RemotePort
 from roost.engines.vllm.engine import VllmEngine
+from roost.engines.vllm.faults import (
+    SpoilingPort,
+    dropped,
+    flip_a_bit,
+    flipped,
+    replaced,
+    swapped,
+    travelling,
+    withheld,
+    zeroed,
+)
 from roost.engines.vllm.fleet import ServerEngine
 from roost.engines.vllm.member import Member
 from roost.engines.vllm.places import LaunchedPlace
 from roost.engines.vllm.port import Request, VllmSettings
-from roost.errors import EngineError
+from roost.errors import SyncError
 from roost.run.metrics import read_metrics
 from roost.sync.trainer_side import base_tensors, score
 from support.tiny_runs import train_tiny
@@ -74,7 +85,8 @@ class Served:
 
     def _make_engine(self, port: RemotePort) -> VllmEngine:
         probe = [token for prompt in prompts(3) for token in prompt.token_ids]
-        return VllmEngine(self.policy, None, port, probe=probe, cache_bytes=CACHE_BYTES)
+        self.spoiling, through = SpoilingPort.around(port)
+        return VllmEngine(self.policy, None, through, probe=probe, cache_bytes=CACHE_BYTES)
 
     def samples(self, tokens: int = 6) -> list[Any]:
         stream = self.engine.generate(prompts(2), 2, SamplingParams(tokens), seed=0, step=0)
@@ -100,109 +112,51 @@ def test_what_it_says_of_each_token_is_what_the_trainer_computes(served: Served)
         assert set(sample.policy_versions) == {served.policy.version}
 
 
-def spoil(kind: str, tensors: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    found = dict(tensors)
-    if kind == "drop":
-        del found[DOWN]
-    elif kind == "zero":
-        found[DOWN] = torch.zeros_like(found[DOWN])
-    elif kind == "flip":
-        found[DOWN] = found[DOWN].detach().clone()
-        found[DOWN].view(-1).view(torch.int32)[77] ^= 1
-    else:
-        found[K], found[V] = found[V], found[K]
-    return list(found.items())
+LAYER, OTHER = (f"base_model.model.{name.removesuffix('.weight')}.lora" for name in (K, V))
+FULL = {
+    "drop": (dropped([DOWN]), "down_proj.weight was not written"),
+    "zero": (zeroed(DOWN), "down_proj.weight is not what was sent"),
+    "flip": (flipped(DOWN), "down_proj.weight is not what was sent"),
+    "swap": (swapped(K, V), "qkv_proj.weight is not what was sent"),
+}
+LORA = {
+    "drop": dropped([f"{LAYER}_A.weight", f"{LAYER}_B.weight"]),
+    "zero": zeroed(f"{LAYER}_B.weight"),
+    "flip": flipped(f"{LAYER}_B.weight"),
+    "swap": swapped(f"{LAYER}_B.weight", f"{OTHER}_B.weight"),
+}
 
 
-@pytest.mark.parametrize(
-    ("kind", "says"),
-    [
-        ("drop", "down_proj.weight was not"),
-        ("zero", "down_proj.weight is not what was sent"),
-        ("flip", "down_proj.weight is not what was sent"),
-        ("swap", "qkv_proj.weight is not what was sent"),
-    ],
-)
-def test_a_fault_on_the_way_is_caught_by_name(
-    kind: str, says: str, served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if served.policy.is_adapter:
-        spoil_adapter(kind, served, monkeypatch)
-        says = r"proj\.\d\.[AB] is not what was sent"
-    else:
-        served.engine.sync()
-        move(served.policy)
-        honest = served.member.port.send
-
-        def send(tensors: list[tuple[str, Any]]) -> tuple[list[str], set[str]]:
-            return honest(spoil(kind, tensors))
-
-        monkeypatch.setattr(served.member.port, "send", send)
-    with pytest.raises(EngineError, match=says):
-        served.engine.sync()
-    with pytest.raises(EngineError, match="the policy is at version"):
-        served.samples()
-    monkeypatch.undo()
-    served.engine.sync()
-    assert served.samples()
-
-
-def spoil_adapter(kind: str, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    from safetensors.torch import load_file, save_file
-
+@pytest.mark.parametrize("kind", FULL)
+def test_a_fault_on_the_way_is_caught_by_name(kind: str, served: Served) -> None:
     served.engine.sync()
     move(served.policy, 0.1)
-    honest = served.member.port.load_adapter
-    names = [f"base_model.model.{name.replace('.weight', '.lora_B.weight')}" for name in (K, V)]
-
-    def load(folder: Path, version: str) -> None:
-        file = folder / "adapter_model.safetensors"
-        tensors = load_file(file)
-        first, second = (tensors[name] for name in names)
-        if kind == "drop":
-            del tensors[names[0]], tensors[names[0].replace("lora_B", "lora_A")]
-        elif kind == "zero":
-            first.zero_()
-        elif kind == "flip":
-            first.view(-1).view(torch.int32)[5] ^= 1
-        else:
-            tensors[names[0]], tensors[names[1]] = second.clone(), first.clone()
-        save_file(tensors, file)
-        honest(folder, version)
-
-    monkeypatch.setattr(served.member.port, "load_adapter", load)
+    served.spoiling.spoil, says = FULL[kind]
+    if served.policy.is_adapter:
+        served.spoiling.spoil, says = LORA[kind], r"qkv_proj\.1\.[AB] is not what was sent"
+    with pytest.raises(SyncError, match=says):
+        served.engine.sync()
+    with pytest.raises(SyncError, match="the policy is at version"):
+        served.samples()
+    served.spoiling.spoil = None
+    served.engine.sync()
+    assert served.samples()
 
 
 def test_a_skipped_sync_is_caught(served: Served) -> None:
     served.engine.sync()
     move(served.policy)
-    with pytest.raises(EngineError, match="the policy is at version"):
+    with pytest.raises(SyncError, match="the policy is at version"):
         served.samples()
 
 
-def test_a_sync_that_wrote_nothing_is_caught(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sync_that_wrote_nothing_is_caught(served: Served) -> None:
     """The version rises and the weights do not: also what a stale adapter is."""
     served.engine.sync()
-    port = served.member.port
-    if served.policy.is_adapter:
-        stale: dict[str, bytes] = {}
-        honest = port.load_adapter
-        folder = served.member.engine._weights._folder  # type: ignore[union-attr]
-        stale["data"] = (folder / "adapter_model.safetensors").read_bytes()
-
-        def load(folder: Path, version: str) -> None:
-            (folder / "adapter_model.safetensors").write_bytes(stale["data"])
-            honest(folder, version)
-
-        monkeypatch.setattr(port, "load_adapter", load)
-    else:
-        before = {name: t.detach().clone() for name, t in base_tensors(served.policy).items()}
-        honest_send = port.send
-        monkeypatch.setattr(port, "send", lambda t: honest_send([(n, before[n]) for n, _ in t]))
+    before = {name: t.clone() for name, t in travelling(served.policy).items()}
+    served.spoiling.spoil = replaced(before) if served.policy.is_adapter else withheld
     move(served.policy, 0.1)
-    with pytest.raises(EngineError, match="is not what was sent"):
+    with pytest.raises(SyncError, match="is not what was sent"):
         served.engine.sync()
 
 
@@ -210,9 +164,9 @@ def test_a_base_weight_changed_is_caught(served: Served) -> None:
     if not served.policy.is_adapter:
         pytest.skip("full training sends every weight: there is no base to change")
     served.engine.sync()
-    base_tensors(served.policy)[DOWN].data.view(-1).view(torch.int32)[0] ^= 1
+    flip_a_bit(base_tensors(served.policy)[DOWN])
     move(served.policy)
-    with pytest.raises(EngineError, match="layers.2.mlp.down_proj.weight is not what was sent"):
+    with pytest.raises(SyncError, match="layers.2.mlp.down_proj.weight is not what was sent"):
         served.engine.sync()
 
 

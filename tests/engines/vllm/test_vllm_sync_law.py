@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 from vllm_support import make_engine, make_policy, move, needs_vllm, prompts, start
 
 from roost.engines.protocol import SamplingParams
 from roost.engines.vllm.engine import VllmEngine
-from roost.errors import EngineError
-from roost.model.policy import Policy
+from roost.engines.vllm.faults import (
+    Spoil,
+    SpoilingPort,
+    dropped,
+    flip_a_bit,
+    flipped,
+    replaced,
+    swapped,
+    withheld,
+    zeroed,
+)
+from roost.errors import EngineError, SyncError
 from roost.sync.names import NameMap
-from roost.sync.trainer_side import base_tensors, infos
+from roost.sync.trainer_side import adapter_file, base_tensors, infos
 
 pytestmark = [needs_vllm, pytest.mark.slow]
-
-Named = list[tuple[str, Tensor]]
 
 
 @pytest.fixture(scope="module")
@@ -38,73 +44,33 @@ def samples(engine: VllmEngine) -> list[Any]:
     return list(engine.generate(prompts(2), 2, SamplingParams(6), seed=0, step=0))
 
 
-def in_transit(port: Any, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Named], Named]) -> None:
-    """Spoil tensors between the trainer and vLLM, which says that it received what was sent."""
-    honest = port.send
-
-    def send(tensors: Named) -> tuple[list[str], set[str]]:
-        _, written = honest(spoil(tensors))
-        return [name for name, _ in tensors], written
-
-    monkeypatch.setattr(port, "send", send)
-
-
 K = "model.layers.1.self_attn.k_proj.weight"
 V = "model.layers.1.self_attn.v_proj.weight"
 DOWN = "model.layers.2.mlp.down_proj.weight"
 
 
-def drop(tensors: Named) -> Named:
-    return [(name, tensor) for name, tensor in tensors if name != DOWN]
-
-
-def drop_a_part(tensors: Named) -> Named:
-    return [(name, tensor) for name, tensor in tensors if name != K]
-
-
-def swap(tensors: Named) -> Named:
-    other = {K: V, V: K}
-    return [(other.get(name, name), tensor) for name, tensor in tensors]
-
-
-def zero(tensors: Named) -> Named:
-    return [(n, torch.zeros_like(t) if n == DOWN else t) for n, t in tensors]
-
-
-def flip(tensors: Named) -> Named:
-    """The lowest bit of one weight."""
-    spoilt = []
-    for name, tensor in tensors:
-        if name == DOWN:
-            tensor = tensor.clone()
-            tensor.view(-1).view(torch.int32)[77] ^= 1
-        spoilt.append((name, tensor))
-    return spoilt
-
-
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
-        (drop, "down_proj.weight was not written"),
-        (drop_a_part, "layers.1.self_attn.qkv_proj.weight is not what was sent"),
-        (swap, "layers.1.self_attn.qkv_proj.weight is not what was sent"),
-        (zero, "layers.2.mlp.down_proj.weight is not what was sent"),
-        (flip, "layers.2.mlp.down_proj.weight is not what was sent"),
+        pytest.param(dropped([DOWN]), "down_proj.weight was not written", id="drop"),
+        pytest.param(dropped([K]), "1.self_attn.qkv_proj.weight is not what", id="drop_a_part"),
+        pytest.param(swapped(K, V), "1.self_attn.qkv_proj.weight is not what", id="swap"),
+        pytest.param(zeroed(DOWN), "2.mlp.down_proj.weight is not what was sent", id="zero"),
+        pytest.param(flipped(DOWN), "2.mlp.down_proj.weight is not what was sent", id="flip"),
     ],
 )
-def test_a_fault_on_the_way_is_caught_by_name(
-    spoil: Callable[[Named], Named], says: str, full: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fault_on_the_way_is_caught_by_name(spoil: Spoil, says: str, full: Any) -> None:
     policy = make_policy()
-    engine = make_engine(policy, full)
+    spoiling, port = SpoilingPort.around(full)
+    engine = make_engine(policy, port)
     engine.sync()
     move(policy)
-    in_transit(full, monkeypatch, spoil)
-    with pytest.raises(EngineError, match=says):
+    spoiling.spoil = spoil
+    with pytest.raises(SyncError, match=says):
         engine.sync()
     with pytest.raises(EngineError, match="cannot go from"):
         samples(engine)
-    monkeypatch.undo()
+    spoiling.spoil = None
     engine.sync()
     assert samples(engine)
 
@@ -128,32 +94,16 @@ def test_a_skipped_sync_is_caught(full: Any) -> None:
         samples(engine)
 
 
-def test_a_sync_that_wrote_nothing_is_caught(full: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sync_that_wrote_nothing_is_caught(full: Any) -> None:
     """The version rises and the weights do not: what a sleeping engine once did for months."""
     policy = make_policy()
-    engine = make_engine(policy, full)
+    spoiling, port = SpoilingPort.around(full)
+    engine = make_engine(policy, port)
     engine.sync()
     move(policy)
-    monkeypatch.setattr(full, "start_update", lambda: None)
-    monkeypatch.setattr(full, "send", lambda tensors: ([n for n, _ in tensors], full_names(policy)))
-    monkeypatch.setattr(full, "finish_update", full._llm.update_weight_version)
-    with pytest.raises(EngineError, match="is not what was sent"):
+    spoiling.spoil = withheld
+    with pytest.raises(SyncError, match="is not what was sent"):
         engine.sync()
-
-
-def full_names(policy: Policy) -> set[str]:
-    return {name for name, info in engine_infos(policy).items() if info.tied_to is None}
-
-
-def engine_infos(policy: Policy) -> dict[str, Any]:
-    fused = {"q_proj": "qkv_proj", "k_proj": "qkv_proj", "v_proj": "qkv_proj"}
-    fused |= {"gate_proj": "gate_up_proj", "up_proj": "gate_up_proj"}
-    found = {}
-    for name, info in infos(base_tensors(policy)).items():
-        for part, whole in fused.items():
-            name = name.replace(f".{part}.", f".{whole}.")
-        found[name] = info
-    return found
 
 
 def test_the_tied_head_is_synced_too(full: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,60 +140,40 @@ def test_what_is_read_back_is_what_vllm_says_it_holds(full: Any) -> None:
     assert compared == 8
 
 
-def test_a_stale_adapter_is_caught(lora: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+K_B = "base_model.model.model.layers.1.self_attn.k_proj.lora_B.weight"
+V_B = K_B.replace("k_proj", "v_proj")
+OF_K = r"layers\.1\.self_attn\.qkv_proj\.1\.B is not what was sent"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        pytest.param(zeroed(K_B), OF_K, id="zero"),
+        pytest.param(flipped(K_B), OF_K, id="flip"),
+        pytest.param(swapped(K_B, V_B), OF_K, id="swap"),
+        pytest.param(None, r"proj\.0\.[AB] is not what was sent", id="stale"),
+    ],
+)
+def test_a_fault_in_the_adapter_is_caught(spoil: Spoil | None, says: str, lora: Any) -> None:
     policy = make_policy(lora=True)
-    engine = make_engine(policy, lora)
+    spoiling, port = SpoilingPort.around(lora)
+    engine = make_engine(policy, port)
     engine.sync()
+    before = {name: tensor.clone() for name, tensor in adapter_file(policy).items()}
     move(policy, 0.1)
-
-    def load(folder: Path, version: str) -> None:
-        lora._llm.update_weight_version(version)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(lora, "load_adapter", load)
-        with pytest.raises(EngineError, match=r"proj\.0\.[AB] is not what was sent"):
-            engine.sync()
+    spoiling.spoil = spoil or replaced(before)
+    with pytest.raises(SyncError, match=says):
+        engine.sync()
+    spoiling.spoil = None
     engine.sync()
     assert samples(engine)
-
-
-@pytest.mark.parametrize("spoil", ["zero", "flip", "swap"])
-def test_a_fault_in_the_adapter_is_caught(
-    spoil: str, lora: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from safetensors.torch import load_file, save_file
-
-    policy = make_policy(lora=True)
-    engine = make_engine(policy, lora)
-    engine.sync()
-    move(policy, 0.1)
-    honest = lora.load_adapter
-    k = "base_model.model.model.layers.1.self_attn.k_proj.lora_B.weight"
-    v = k.replace("k_proj", "v_proj")
-
-    def load(folder: Path, version: str) -> None:
-        file = folder / "adapter_model.safetensors"
-        tensors = load_file(file)
-        if spoil == "zero":
-            tensors[k].zero_()
-        elif spoil == "flip":
-            tensors[k].view(-1).view(torch.int32)[5] ^= 1
-        else:
-            tensors[k], tensors[v] = tensors[v].clone(), tensors[k].clone()
-        save_file(tensors, file)
-        honest(folder, version)
-
-    monkeypatch.setattr(lora, "load_adapter", load)
-    says = r"layers\.1\.self_attn\.qkv_proj\.1\.B is not what was sent"
-    with pytest.raises(EngineError, match=says):
-        engine.sync()
 
 
 def test_a_base_weight_changed_is_caught(lora: Any) -> None:
     policy = make_policy(lora=True)
     engine = make_engine(policy, lora)
     engine.sync()
-    base_tensors(policy)[DOWN].data.view(-1).view(torch.int32)[0] ^= 1
+    flip_a_bit(base_tensors(policy)[DOWN])
     move(policy)
     with pytest.raises(EngineError, match="layers.2.mlp.down_proj.weight is not what was sent"):
         engine.sync()

@@ -77,6 +77,10 @@ def evaluated(change: Callable[[Desk], object]) -> Arguments:
     return arguments
 
 
+def checked(change: Callable[[Desk], object]) -> Arguments:
+    return lambda desk: ["check", *evaluated(change)(desk)[1:]]
+
+
 ANOTHER_RECIPE = {"rollout": {"temperature": 0.5}}
 
 CASES = [
@@ -269,6 +273,26 @@ CASES = [
     case(
         "eval-with-another-model",
         evaluated(another_model),
+        "was not made with the model that",
+    ),
+    case(
+        "check-nothing",
+        lambda desk: ["check", "absent.toml", "--json"],
+        "'absent.toml': no such file",
+    ),
+    case(
+        "check-a-folder-that-is-no-run",
+        lambda desk: ((desk.root / "empty").mkdir(), ["check", "empty", "--json"])[-1],
+        "RUN_OR_RECIPE = 'empty': not a run folder",
+    ),
+    case(
+        "check-a-damaged-checkpoint",
+        checked(flip_a_bit),
+        "'run/checkpoints/step-2' is damaged",
+    ),
+    case(
+        "check-with-another-model",
+        checked(another_model),
         "was not made with the model that",
     ),
 ]

@@ -121,6 +121,10 @@ class VllmEngine(BaseEngine):
             "sync/probe_difference": difference,
         }
 
+    def doubt(self) -> None:
+        """Have the next sync compare everything, as the first does."""
+        self.proof = None
+
     def _check_ready(self) -> None:
         """See ``BaseEngine``.
 

@@ -138,6 +138,12 @@ class ServerEngine(BaseEngine):
         """
         check_version(self.policy.version, "none" if self._version is None else str(self._version))
 
+    def doubt(self) -> None:
+        """Have the next sync compare everything on each server, as the first does."""
+        for member in self._members:
+            if member.engine is not None:
+                member.engine.doubt()
+
     def _generate(self, call: Call) -> Iterator[Sample]:
         """See ``BaseEngine``. A request that servers refuse costs its own sample.
 

@@ -5,7 +5,7 @@ Tests drive the engine through another one that records what it is asked.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
@@ -143,6 +143,15 @@ class Port(Protocol):
     def close(self) -> None:
         """Release the engine."""
         ...
+
+
+Through = Callable[[Port], Port]
+"""Puts something around an engine, which is then used through it."""
+
+
+def directly(port: Port) -> Port:
+    """Nothing around it."""
+    return port
 
 
 def slot_rank(rank: int) -> int | None:

@@ -10,7 +10,6 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional as F
@@ -19,7 +18,7 @@ from roost.engines.vllm.port import Port, slot_rank
 from roost.errors import EngineError
 from roost.model.policy import Policy
 from roost.sync.buckets import buckets
-from roost.sync.digest import tensor_digest
+from roost.sync.digest import ZEROS, tensor_digest
 from roost.sync.names import NameMap, part_names, split_shard
 from roost.sync.proof import check_digests, check_written
 from roost.sync.trainer_side import adapter_file, adapter_tensors, base_tensors, infos
@@ -162,12 +161,10 @@ class AdapterWeights(FullWeights):
 
     def _expected(self) -> Iterator[tuple[str, str]]:
         adapters = adapter_tensors(self.policy)
-        # A slot that no adapter fills holds zeros, whose digest is the same at any size.
-        empty = tensor_digest(torch.zeros(1))
         for slot, module in self._slots.items():
             if module not in adapters:
-                yield f"{slot}.A", empty
-                yield f"{slot}.B", empty
+                yield f"{slot}.A", ZEROS
+                yield f"{slot}.B", ZEROS
                 continue
             a, b = self._in_shard(slot, *adapters[module])
             yield f"{slot}.A", tensor_digest(F.pad(a, (0, 0, 0, self._rank - a.shape[0])))

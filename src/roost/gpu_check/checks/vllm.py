@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 from transformers import AutoConfig, AutoTokenizer
 
 from roost.bench.prompts import Prompter
@@ -17,6 +16,7 @@ from roost.config.loading import build_config
 from roost.engines.protocol import SamplingParams
 from roost.engines.vllm import check_version, installed_version
 from roost.engines.vllm.engine import VllmEngine
+from roost.engines.vllm.faults import SpoilingPort, flipped, replaced
 from roost.engines.vllm.port import VllmSettings
 from roost.errors import EngineError
 from roost.gpu_check.models import device_of, real_model
@@ -26,6 +26,7 @@ from roost.model.policy import Policy
 from roost.planner.colocated import engine_terms
 from roost.planner.model_config import shape_from_config
 from roost.samples import Prompt
+from roost.sync.trainer_side import adapter_file
 from roost.training.adapters import add_adapter
 
 RANK = 8
@@ -39,7 +40,7 @@ class _Beside:
     """A policy, vLLM beside it, and prompts for both."""
 
     policy: Policy
-    port: Any
+    port: SpoilingPort
     engine: VllmEngine
     prompts: list[Prompt]
     cache_bytes: int
@@ -56,16 +57,10 @@ def sync_full(place: Place) -> Found:
     """All weights: a sync after an update, and one with a flipped bit on its way."""
     with _beside(place, "full") as both:
         figures = _synced(both)
-        name = "model.layers.1.mlp.down_proj.weight"
-
-        def spoil(tensors: list[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
-            return [(n, _flipped(t) if n == name else t) for n, t in tensors]
-
-        honest = both.port.send
-        both.port.send = lambda tensors: honest(spoil(tensors))
+        both.port.spoil = flipped("model.layers.1.mlp.down_proj.weight")
         _move(both.policy)
         _refused(both.engine, "layers.1.mlp.down_proj.weight is not what was sent")
-        both.port.send = honest
+        both.port.spoil = None
         both.engine.sync()
         return _told(figures, "a flipped bit is refused by name")
 
@@ -74,13 +69,11 @@ def sync_lora(place: Place) -> Found:
     """An adapter: a sync after an update, and one in which the old adapter is sent again."""
     with _beside(place, "lora") as both:
         figures = _synced(both)
-        honest = both.port.load_adapter
-        both.port.load_adapter = lambda folder, version: both.port._llm.update_weight_version(
-            version
-        )
+        before = {name: tensor.clone() for name, tensor in adapter_file(both.policy).items()}
+        both.port.spoil = replaced(before)
         _move(both.policy)
         _refused(both.engine, "is not what was sent")
-        both.port.load_adapter = honest
+        both.port.spoil = None
         both.engine.sync()
         return _told(figures, "a stale adapter is refused by name")
 
@@ -170,7 +163,7 @@ def _beside(place: Place, method: str, *, sleep_level: int = 0) -> Iterator[_Bes
     prompter = Prompter(AutoTokenizer.from_pretrained(folder))
     prompts = prompter.encode(prompter.rows(4, 45))
     longest = max(len(prompt.token_ids) for prompt in prompts)
-    port = VllmAdapter(
+    adapter = VllmAdapter(
         VllmSettings(
             model=str(folder),
             dtype=policy.dtype,
@@ -183,10 +176,11 @@ def _beside(place: Place, method: str, *, sleep_level: int = 0) -> Iterator[_Bes
             sleep_level=sleep_level,
         )
     )
+    port, through = SpoilingPort.around(adapter)
     engine = VllmEngine(
         policy,
         tokenizer,
-        port,
+        through,
         probe=list(prompts[0].token_ids),
         cache_bytes=cache_bytes,
         sleep_level=sleep_level,
@@ -204,13 +198,6 @@ def _move(policy: Policy) -> None:
         for parameter in policy.trainable_parameters().values():
             parameter.add_(torch.randn_like(parameter), alpha=0.02)
     policy.version += 1
-
-
-def _flipped(tensor: Tensor) -> Tensor:
-    """The lowest bit of one weight."""
-    spoilt = tensor.detach().clone()
-    spoilt.view(-1).view(torch.int16)[77] ^= 1
-    return spoilt
 
 
 def _free_bytes() -> int:
