@@ -130,7 +130,7 @@ def _begin(trial: Trial) -> VllmEngine | ServerEngine:
 def _refused_whole(trial: Trial, engine: VllmEngine | ServerEngine) -> Found:
     """The sync is refused, and nothing can be sampled then."""
     words = _refused(engine.sync, SyncError)
-    _refused(trial.draw, EngineError)
+    _refused(trial.draw, EngineError, otherwise="its sync was refused, and it sampled all the same")
     return Found(words)
 
 
@@ -159,7 +159,12 @@ def why_awake(trial: Trial) -> str | None:
     return why_not(trial) or (None if trial.engine.sleeps else awake)
 
 
-def _refused(call: Callable[[], object], kind: type[EngineError]) -> str:
+UNNOTICED = "it was not noticed: the engine would sample from wrong weights"
+
+
+def _refused(
+    call: Callable[[], object], kind: type[EngineError], otherwise: str = UNNOTICED
+) -> str:
     """The words with which it is refused.
 
     Raises:
@@ -169,7 +174,7 @@ def _refused(call: Callable[[], object], kind: type[EngineError]) -> str:
         call()
     except kind as error:
         return f"refused: {error}"
-    raise CheckFailed("it was not noticed: the engine would sample from wrong weights")
+    raise CheckFailed(otherwise)
 
 
 def _victim(trial: Trial) -> str:
