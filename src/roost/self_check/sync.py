@@ -21,6 +21,8 @@ from roost.self_check.laws import compare
 from roost.self_check.trial import Trial
 from roost.sync.trainer_side import adapter_tensors, base_tensors
 
+_UNNOTICED = "it was not noticed: the engine would sample from wrong weights"
+
 
 def dropped_tensor(trial: Trial) -> Found:
     """A tensor, or the adapter of a layer, does not arrive."""
@@ -159,11 +161,8 @@ def why_awake(trial: Trial) -> str | None:
     return why_not(trial) or (None if trial.engine.sleeps else awake)
 
 
-UNNOTICED = "it was not noticed: the engine would sample from wrong weights"
-
-
 def _refused(
-    call: Callable[[], object], kind: type[EngineError], otherwise: str = UNNOTICED
+    call: Callable[[], object], kind: type[EngineError], otherwise: str = _UNNOTICED
 ) -> str:
     """The words with which it is refused.
 
