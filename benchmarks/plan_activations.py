@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from roost.bench.batches import random_groups, spread_lengths
+from roost.bench.memory import kept_bytes
 from roost.bench.tables import table
 from roost.bench.training import build_trainer, run_config
 from roost.planner import activations
@@ -69,28 +70,7 @@ def forward_backward(trainer: Trainer, generations: int) -> tuple[int, int, int]
 
 def kept_by(trainer: Trainer, generations: int, layers: int | None = None) -> int:
     """Bytes that a forward of one group keeps, with all layers or the first few."""
-    own = {p.untyped_storage().data_ptr() for p in trainer.policy.module.parameters()}
-    saved: dict[int, int] = {}
-
-    def save(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            saved[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    decoder = trainer.policy.decoder
-    everything = decoder.layers
-    decoder.layers = everything[:layers]
-    decoder.config.num_hidden_layers = len(decoder.layers)  # type: ignore[union-attr, arg-type]
-    try:
-        with torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor):
-            # The loss holds the graph, so that no storage is given back and counted twice.
-            _, loss = score(trainer, generations)
-            del loss
-    finally:
-        decoder.layers = everything
-        decoder.config.num_hidden_layers = len(everything)  # type: ignore[union-attr, arg-type]
-    return sum(saved.values())
+    return kept_bytes(trainer.policy, lambda: score(trainer, generations)[1], layers)
 
 
 def score(trainer: Trainer, generations: int) -> tuple[int, Tensor]:

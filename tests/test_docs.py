@@ -24,6 +24,7 @@ from roost.engines.vllm.member import Member
 from roost.engines.vllm.server.addresses import Address
 from roost.model.policy import Policy
 from roost.rewards.builtin import BUILTINS
+from roost.run.batches import Batch
 from roost.run.metrics import read_metrics
 from support.recorded_port import RecordedPort
 from support.served_port import ServedPort
@@ -104,12 +105,14 @@ SOUR = "def sour(completions):\n    raise ValueError('no')\n"
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """Every metric that is written: of a step with a KL and a reward that fails, and of a sync."""
+    """Every metric that is written: of a step with KL, correction and a reward that fails, and of a
+    sync."""
     base = tmp_path_factory.mktemp("docs")
     (base / "r.py").write_text(SOUR)
     sections = {
         "model": {"dtype": "bfloat16"},
         "loss": {"beta": 0.1},
+        "correction": "truncate",
         "rewards": ["numeric", "r.py:sour"],
         "train": {"steps": 1},
         "eval": {"prompts": 0},
@@ -128,7 +131,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     timed = {f"time/{phase}_s" for phase in phases}
     peaks = {f"memory/{phase}_peak_bytes" for phase in phases}
     assert {name for name in names if name.startswith(("time/", "memory/"))} <= timed | peaks
-    return names | timed | peaks | sync_metrics()
+    ahead = set(Batch(0, [], [], 1.0).metrics())
+    return names | timed | peaks | ahead | sync_metrics()
 
 
 @by_page

@@ -74,6 +74,9 @@ class Sample:
     """The weighted sum of the rewards that scored; None when none did: the sample is unscored."""
     advantage: float = 0.0
     """Set once the whole group is scored; 0 for an unscored sample."""
+    trainer_logprobs: list[float] | None = None
+    """Per token, what the trainer finds in place of ``full_logprobs`` under the weights that
+    sampled; None where it has not computed this sample."""
 
     @property
     def full_logprobs(self) -> list[float]:

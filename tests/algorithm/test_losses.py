@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from roost.algorithm.corrections import importance_weights, log_ratios
 from roost.algorithm.losses import TOKEN_WEIGHTS, LossCounts
-from roost.algorithm.objective import objective
+from roost.algorithm.objective import TokenBatch, objective
 from roost.samples import Group
 from roost.training.batch import TrainBatch
 from support.loss_cases import make_batch, make_groups, padded, plain_loss, policy_logprobs
@@ -24,9 +25,18 @@ def ours(
     flat = torch.cat(logprobs).requires_grad_()
     members = batch.parts[part]
     tokens = batch.token_batch(members, batch.counts(members), torch.device("cpu"))
-    loss, sums = objective(flat, torch.zeros_like(flat), tokens, batch.config.loss)
+    loss, sums = objective(
+        flat, torch.zeros_like(flat), tokens, batch.config.loss, weights_of(tokens, batch, flat)
+    )
     [gradient] = torch.autograd.grad(loss, flat)
     return loss.detach(), list(gradient.split([len(row) for row in logprobs])), sums
+
+
+def weights_of(tokens: TokenBatch, batch: TrainBatch, logprobs: Tensor) -> Tensor | None:
+    """The correction, as the trainer takes it."""
+    sampled_under = logprobs.detach() if tokens.old_logprobs is None else tokens.old_logprobs
+    config = batch.config.decided_correction
+    return importance_weights(log_ratios(sampled_under, tokens, config.level), config)
 
 
 def plain(batch: TrainBatch, part: int, logprobs: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
@@ -63,6 +73,22 @@ def test_loss_and_gradient(
         delta=delta,
         beta=beta,
         mask_truncated=mask_truncated,
+    )
+    assert_alike(batch)
+
+
+@pytest.mark.parametrize("type_", TYPES)
+@pytest.mark.parametrize("importance", ["token", "sequence"])
+@pytest.mark.parametrize("mode", ["truncate", "mask"])
+@pytest.mark.parametrize("level", ["token", "sequence"])
+@pytest.mark.parametrize("beta", [0.0, 0.04])
+def test_corrected_loss_and_gradient(
+    type_: str, importance: str, mode: str, level: str, beta: float
+) -> None:
+    """With bounds that some tokens and completions leave on either side."""
+    correction = {"mode": mode, "level": level, "min": 0.85, "max": 1.15}
+    batch = make_batch(
+        make_groups(), type=type_, importance=importance, beta=beta, correction=correction
     )
     assert_alike(batch)
 

@@ -157,3 +157,19 @@ def test_an_adapter_may_have_a_rate_of_its_own(
 ) -> None:
     config = build_config({"train": {"method": method, "learning_rate": 1e-5}, "lora": lora})
     assert config.peak_learning_rate == peak
+
+
+@pytest.mark.parametrize(
+    ("engine", "mode", "decided"),
+    [
+        ("embedded", "auto", "off"),
+        ("vllm", "auto", "truncate"),
+        ("embedded", "mask", "mask"),
+        ("vllm", "off", "off"),
+    ],
+)
+def test_the_engine_decides_an_automatic_correction(engine: str, mode: str, decided: str) -> None:
+    config = build_config({"rollout": {"engine": engine}, "correction": {"mode": mode, "max": 3}})
+    assert config.decided_correction.mode == decided
+    assert config.decided_correction.max == 3
+    assert config.correction.mode == mode, "as asked, so that config.toml says what was asked for"

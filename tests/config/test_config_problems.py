@@ -22,6 +22,30 @@ PROBLEMS: list[tuple[dict[str, Any], str]] = [
     ({"loss": "ppo"}, r"loss\.type = 'ppo': allowed are 'dapo', 'grpo', 'dr_grpo', 'bnpo'"),
     ({"loss": {"epsilon": 1.0}}, r"loss\.epsilon = 1\.0: should be less than 1"),
     ({"loss": {"delta": 1.1}}, r"loss\.delta = 1\.1: should be above 1 \+ epsilon_high = 1\.2"),
+    (
+        {"correction": "tis"},
+        r"correction\.mode = 'tis': allowed are 'auto', 'off', 'truncate', 'mask'",
+    ),
+    ({"correction": {"level": "geo"}}, r"level = 'geo': allowed are 'token', 'sequence'"),
+    ({"correction": {"min": -0.1}}, r"correction\.min = -0\.1: .*greater than or equal to 0"),
+    ({"correction": {"max": 0}}, r"correction\.max = 0: .*greater than 0"),
+    ({"correction": {"min": 1.5}}, r"correction\.min = 1\.5: should be at most 1, .*mode = 'off'"),
+    ({"correction": {"max": 0.5}}, r"correction\.max = 0\.5: should be at least 1, .*mode = 'off'"),
+    ({"correction": {"min": 1, "max": 1}}, r"min = 1: should be below correction\.max = 1"),
+    ({"rollout": {"staleness": 2}}, r"rollout\.staleness = 2: .*less than or equal to 1"),
+    ({"rollout": {"staleness": 1}}, r"staleness = 1: is of rollout\.engine = 'vllm' with .*server"),
+    (
+        {"rollout": {"staleness": 1, "engine": "vllm"}},
+        r"staleness = 1: is of rollout\.engine = 'vllm' with .*server",
+    ),
+    (
+        {
+            "rollout": {"staleness": 1, "engine": "vllm", "mode": "server", "launch": True},
+            "correction": "off",
+        },
+        r"staleness = 1: samples are one batch older .* set it to 'truncate' or 'mask'",
+    ),
+    ({"correction": {"cap": 3}}, r"correction\.cap: no such field"),
     ({"train": {"warmup_steps": 300}}, r"warmup_steps = 300: should be at most train\.steps = 200"),
     ({"train": {"updates_per_batch": 9}}, r"at most data\.prompts_per_step = 8"),
     ({"rewards": []}, r"rewards\.functions: is empty"),
@@ -53,6 +77,11 @@ def test_each_problem_is_said(mapping: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message) as error:
         build_config(mapping)
     assert "\n" not in str(error.value)
+
+
+def test_crossed_bounds_are_two_problems() -> None:
+    with pytest.raises(ConfigError, match=r"2 problems:\n.*min = 3: .*\n.*max = 0\.5: "):
+        build_config({"correction": {"min": 3, "max": 0.5}})
 
 
 def test_all_problems_come_at_once() -> None:

@@ -30,6 +30,29 @@ def test_any_micro_batch_gives_the_same_gradient(loss: str, importance: str) -> 
         assert relative_error(whole, split) < 1e-5
 
 
+@pytest.mark.parametrize("mode", ["truncate", "mask"])
+@pytest.mark.parametrize("level", ["token", "sequence"])
+def test_a_corrected_gradient_is_the_same_however_it_is_split(mode: str, level: str) -> None:
+    """Into micro-batches, over ranks, and in another order of groups and samples."""
+    correction = {"mode": mode, "level": level, "min": 0.7, "max": 1.4}
+    groups = random_groups(*GROUPS)
+    for sample in (sample for group in groups for sample in group.samples):
+        # About the mean of what the model says of these tokens, so that some stay within.
+        sample.logprobs = [-5.4] * len(sample.token_ids)
+    whole = gradient(make_trainer(build("llama"), correction=correction), groups)
+    plain = gradient(make_trainer(build("llama")), groups)
+    assert relative_error(plain, whole) > 0.1, "it does correct"
+    for budget in (1, 17, 30):
+        trainer = make_trainer(build("llama"), budget, correction=correction)
+        assert relative_error(whole, gradient(trainer, groups)) < 1e-5
+    assert relative_error(whole, _summed(groups, 3, correction=correction)) < 1e-5
+    groups.reverse()
+    for group in groups:
+        group.samples.reverse()
+    other = gradient(make_trainer(build("llama"), correction=correction), groups)
+    assert relative_error(whole, other) < 1e-5
+
+
 def test_the_order_of_groups_and_samples_does_not_matter() -> None:
     groups = random_groups(*GROUPS)
     whole = gradient(make_trainer(build("llama")), groups)

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import roost
+from roost.algorithm.mismatch import Mismatch
 from roost.engines.embedded import EmbeddedEngine
 from roost.engines.protocol import SamplingParams
 from roost.errors import EngineError
@@ -73,7 +74,7 @@ def test_a_corrupted_engine_stops_the_run(
     spoil: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     corrupted(monkeypatch, from_step=1, spoil=spoil)
-    with pytest.raises(EngineError, match=r"step 2: .* differ from the engine's by .* nats"):
+    with pytest.raises(EngineError, match=r"step 2: .* differ from .* wrong weights"):
         tiny_run(tmp_path / "run")
 
 
@@ -84,9 +85,13 @@ def test_an_honest_engine_passes_with_several_updates(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", list(LIMITS))
 def test_limits(dtype: torch.dtype) -> None:
-    row = {"step": 1, "tokens/trained": 5, "sampling/logp_difference_mean": LIMITS[dtype]}
-    check_agreement(row, dtype)
+    row = {"step": 1, "tokens/trained": 5}
+
+    def of(mean: float) -> Mismatch:
+        return Mismatch(tokens=4.0, distance=4.0 * mean)
+
+    check_agreement(row, of(LIMITS[dtype]), dtype)
     for value in (LIMITS[dtype] * 1.01, float("nan")):
-        with pytest.raises(EngineError, match="step 1"):
-            check_agreement({**row, "sampling/logp_difference_mean": value}, dtype)
-    check_agreement({**row, "tokens/trained": 0, "sampling/logp_difference_mean": 9.0}, dtype)
+        with pytest.raises(EngineError, match=r"step 1: .* Likeliest cause"):
+            check_agreement(row, of(value), dtype)
+    check_agreement({**row, "tokens/trained": 0}, of(9.0), dtype)

@@ -167,7 +167,8 @@ def test_a_worker_that_stops_reading_costs_its_sample(folder: Path) -> None:
         score(pool, "warm")
         [worker] = [thread._worker for thread in pool._threads]
         assert worker is not None
-        worker.process.send_signal(signal.SIGSTOP)
+        [child] = psutil.Process(worker.process.pid).children()
+        child.suspend()
         [lost] = score(pool, "x" * 2**22)
         [scored] = score(pool, "abc")
     assert lost.reward is None
@@ -310,14 +311,24 @@ class Trap:
 
 def forks(completions):
     return [1.0 if os.fork() else 99.0]
+SLEEPS = [sys.executable, "-c", "import time; time.sleep(600)"]
+def start_child():
+    return subprocess.Popen(SLEEPS).pid
+def start_session():
+    return subprocess.Popen(SLEEPS, start_new_session=True).pid
+def start_orphan():
+    start = f"subprocess.Popen({SLEEPS}, stdout=2, start_new_session=True)"
+    script = f"import subprocess; print({start}.pid)"
+    return int(subprocess.check_output([sys.executable, "-c", script]))
 def leaves_a_child(completions):
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    what, then = completions[0].split()
+    pid = globals()["start_" + what]()
     path = os.path.join(os.path.dirname(__file__), "child")
     with open(path + ".part", "w") as file:
-        file.write(str(child.pid))
+        file.write(str(pid))
     os.rename(path + ".part", path)
-    if completions[0] == "exit": os._exit(0)
-    if completions[0] == "return": return [1.0]
+    if then == "exit": os._exit(0)
+    if then == "return": return [1.0]
     time.sleep(600)
 def waits(completions):
     try:
@@ -338,11 +349,19 @@ def test_a_reward_that_forks_answers_once_a_sample(tmp_path: Path) -> None:
         assert [scored.reward for scored in score(pool, *"abcdef")] == [1.0] * 6
 
 
-@pytest.mark.parametrize("text", ["hang", "exit"])
-def test_what_a_reward_started_ends_with_its_worker(tmp_path: Path, text: str) -> None:
+ON_LINUX = pytest.param(
+    "orphan",
+    marks=pytest.mark.skipif(sys.platform != "linux", reason="only Linux has orphans adopted"),
+)
+STARTED = ["child", "session", ON_LINUX]
+
+
+@pytest.mark.parametrize("then", ["hang", "exit"])
+@pytest.mark.parametrize("what", STARTED)
+def test_what_a_reward_started_ends_with_its_worker(tmp_path: Path, what: str, then: str) -> None:
     (tmp_path / "u.py").write_text(UNRULY)
     with make_pool(tmp_path, "u.py:leaves_a_child", workers=1, deadline_s=2) as pool:
-        [scored] = score(pool, text)
+        [scored] = score(pool, f"{what} {then}")
         assert scored.reward is None
         child = int((tmp_path / "child").read_text())
         wait_until(
@@ -365,31 +384,26 @@ pool.drain()
 """
 
 
-@pytest.mark.parametrize("text", ["hang", "return"])
-def test_what_a_reward_started_ends_with_a_killed_run(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize("then", ["hang", "return"])
+@pytest.mark.parametrize("what", STARTED)
+def test_what_a_reward_started_ends_with_a_killed_run(tmp_path: Path, what: str, then: str) -> None:
     """Whether its worker is busy or waits for the next sample."""
     (tmp_path / "u.py").write_text(UNRULY)
     script = ABANDONED + "import time; time.sleep(600)"
     run = subprocess.Popen(
-        [sys.executable, "-c", script, str(tmp_path), text],
+        [sys.executable, "-c", script, str(tmp_path), f"{what} {then}"],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
     )
     try:
         wait_until((tmp_path / "child").exists, 60, "the reward started nothing")
         child = int((tmp_path / "child").read_text())
-        family = [p for p in psutil.process_iter() if in_group_of(p, child)]
-        assert len(family) == 3, "worker, child and sentinel"
+        family = psutil.Process(run.pid).children(recursive=True)
+        assert len(family) == 3, "keeper, worker and child"
+        assert child in [process.pid for process in family]
     finally:
         run.kill()
         run.wait()
     wait_until(lambda: not any(map(is_alive, family)), 5, "something of the killed run is left")
-
-
-def in_group_of(process: psutil.Process, member: int) -> bool:
-    try:
-        return os.getpgid(process.pid) == os.getpgid(member)
-    except ProcessLookupError:
-        return False
 
 
 def is_alive(process: psutil.Process) -> bool:

@@ -135,6 +135,9 @@ def test_each_display_has_all_that_a_run_calls(kind: type) -> None:
 def test_a_step_in_one_line() -> None:
     metrics = {"reward": 2 / 3, "completions/mean_length": 10.25, "step_time": 3.14}
     assert step_line(metrics) == "reward 0.667  length 10.2  3.1 s/step"
+    few, many = ({**metrics, "correction/dropped_ratio": share} for share in (0.05, 0.07))
+    assert step_line(few) == step_line(metrics)
+    assert step_line(many) == f"{step_line(metrics)}  7% of tokens dropped"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import torch
 from roost.run.display import QuietDisplay
 from roost.run.folder import RunFolder, write_json
 from roost.run.launch import PythonObjects, check_resume, resume_run
-from support.tiny_runs import TinyRun
+from support.tiny_runs import TinyRun, train_tiny
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def resume(folder: RunFolder, steps: int) -> list[str]:
     display = QuietDisplay()
     overrides = [f"train.steps={steps}", "eval.prompts=6"]
     resume_run(folder.root, display, objects=PythonObjects(), overrides=overrides)
-    return [line for line in display.lines if "resumed elsewhere" in line]
+    return [line for line in display.lines if line.startswith("warning: resumed")]
 
 
 def test_the_same_place_is_not_worth_a_word(folder: RunFolder) -> None:
@@ -86,6 +86,26 @@ def test_a_dry_run_says_it_and_writes_nothing(folder: RunFolder) -> None:
     check_resume(folder, display, objects=PythonObjects())
     assert any("resumed elsewhere: threads 99" in line for line in display.lines)
     assert read(folder) == before
+
+
+def test_a_reward_that_was_edited_is_said_once_and_kept(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("def size(completions):\n    return [float(len(c)) for c in completions]\n")
+    sections = {"rewards": {"functions": ["mine.py:size"]}}
+    folder = train_tiny(tmp_path / "run", tmp_path, sections).folder
+    first = read(folder)["rewards"]["size"]
+    assert resume(folder, 3) == []
+
+    file.write_text(file.read_text().replace("len(c)", "2 * len(c)"))
+    assert resume(folder, 4) == [
+        "warning: resumed with other code of reward size: what comes now is scored by the new one"
+    ]
+    [entry] = read(folder)["resumed"]
+    assert entry["after_step"] == 3
+    assert list(entry["changed"]) == ["reward size"]
+    assert entry["changed"]["reward size"][0] == first
+
+    assert resume(folder, 5) == []
 
 
 def packages_now(folder: RunFolder) -> dict[str, str]:

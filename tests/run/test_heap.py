@@ -102,8 +102,11 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
     reason="only glibc can be told to keep pages",
 )
 def test_pages_are_kept_between_tensors() -> None:
-    """A norm's three float32 tensors are 3,456 pages, taken and given back 50 times."""
-    assert in_process(PAGES, bounded=True) < 0.3 * in_process(PAGES, bounded=False)
+    """A norm's three float32 tensors are 3,456 pages, which are cleared once rather than 50 times.
+
+    Left to itself glibc may be lucky too, so the bound is one of its own: 10 % of all 50.
+    """
+    assert in_process(PAGES, bounded=True) < 0.1 * 50 * 3456
 
 
 def test_what_the_user_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,6 +85,15 @@ def test_two_ranks_sample_what_one_samples(both: tuple[Path, Path]) -> None:
     assert len({row["completion"] for row in one}) > 5
 
 
+def test_what_the_trainer_finds_of_each_token_comes_from_all_ranks(both: tuple[Path, Path]) -> None:
+    one, two = (pq.read_table(run / "samples" / "step-000001.parquet").to_pylist() for run in both)
+    computed = [(a, b) for a, b in zip(one, two, strict=True) if a["advantage"] != 0]
+    assert len(computed) > 5
+    for first, second in computed:
+        assert second["trainer_logprobs"] == pytest.approx(first["trainer_logprobs"], abs=1e-5)
+        assert first["trainer_logprobs"] == pytest.approx(first["full_logprobs"], abs=1e-5)
+
+
 def test_two_ranks_train_what_one_trains(both: tuple[Path, Path]) -> None:
     assert difference(*both) < 1e-5
     start_weights = load_file(both[0] / "checkpoints/step-2/weights.safetensors")

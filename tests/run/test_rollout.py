@@ -14,7 +14,7 @@ from roost.engines.protocol import Engine, SamplingParams
 from roost.errors import RoostError
 from roost.rewards import RewardPool, Scored, load_rewards
 from roost.run.interrupts import Interrupted, StopSwitch
-from roost.run.rollout import finish_scoring, generate
+from roost.run.rollout import Rollout, finish_scoring
 from roost.samples import FinishReason, Group, Prompt, Sample, TokenSource
 from roost.training.parallel import ALONE, Ranks
 
@@ -72,8 +72,8 @@ class ScriptedPool:
         return [Scored(p, i, {"r": 10.0 * p, "i": float(i)}, 10.0 * p + i, []) for p, i in keys]
 
 
-class Rollout:
-    """One call of ``generate`` with everything scripted."""
+class Script:
+    """One rollout with everything scripted."""
 
     def __init__(self, fails_after: int | None = None) -> None:
         self.events: list[Any] = []
@@ -88,7 +88,7 @@ class Rollout:
             if len(self.seen) == stop_after:
                 self.stop.ask()
 
-        return generate(
+        rollout = Rollout(
             cast(Engine, self.engine),
             cast(RewardPool, self.pool),
             PROMPTS,
@@ -96,10 +96,9 @@ class Rollout:
             SamplingParams(5),
             seed=11,
             step=4,
-            stop=self.stop,
-            on_sample=on_sample,
             ranks=ranks,
         )
+        return rollout.collect(self.stop, on_sample)
 
 
 def keys(groups: Sequence[Group]) -> list[list[tuple[int, int]]]:
@@ -107,7 +106,7 @@ def keys(groups: Sequence[Group]) -> list[list[tuple[int, int]]]:
 
 
 def test_groups_are_in_the_prompts_order_and_samples_in_theirs() -> None:
-    rollout = Rollout()
+    rollout = Script()
     groups = rollout.run()
     assert [group.prompt for group in groups] == PROMPTS
     assert keys(groups) == [[(7, 0), (7, 1)], [(3, 0), (3, 1)]]
@@ -116,14 +115,14 @@ def test_groups_are_in_the_prompts_order_and_samples_in_theirs() -> None:
 
 
 def test_each_sample_is_submitted_before_the_next_is_decoded() -> None:
-    rollout = Rollout()
+    rollout = Script()
     rollout.run()
     expected = [(what, key) for key in FINISHED for what in ("decoded", "submitted")]
     assert rollout.events == expected
 
 
 def test_a_stop_drops_what_was_begun() -> None:
-    rollout = Rollout()
+    rollout = Script()
     with pytest.raises(Interrupted):
         rollout.run(stop_after=2)
     assert rollout.events[-1] == "cancelled"
@@ -142,7 +141,7 @@ class Shard(Ranks):
 
 
 def test_shards_ask_for_the_same_samples_and_each_scores_its_part() -> None:
-    rollouts = [Rollout(), Rollout()]
+    rollouts = [Script(), Script()]
     groups = [one.run(ranks=Shard(rank)) for rank, one in enumerate(rollouts)]
     assert [one.engine.asked[0] for one in rollouts] == [PROMPTS, PROMPTS]
     assert [keys(part) for part in groups] == [[[(7, 0), (7, 1)]], [[(3, 0), (3, 1)]]]
@@ -152,7 +151,7 @@ def test_shards_ask_for_the_same_samples_and_each_scores_its_part() -> None:
 
 def test_a_stop_waits_for_the_samples_of_an_engine_that_ranks_share() -> None:
     """One that left its shard alone would have the other wait for it."""
-    rollout = Rollout()
+    rollout = Script()
     with pytest.raises(Interrupted):
         rollout.run(stop_after=1, ranks=Shard(0))
     assert len(rollout.seen) == len(FINISHED)
@@ -161,18 +160,18 @@ def test_a_stop_waits_for_the_samples_of_an_engine_that_ranks_share() -> None:
 
 def test_shards_that_saw_different_samples_are_told() -> None:
     with pytest.raises(RoostError, match="ranks 0 and 1 hold one engine and saw it draw different"):
-        Rollout().run(ranks=Shard(0, lambda mine: (mine[0], "another")))
+        Script().run(ranks=Shard(0, lambda mine: (mine[0], "another")))
 
 
 def test_a_failing_engine_leaves_nothing_in_the_pool() -> None:
-    rollout = Rollout(fails_after=1)
+    rollout = Script(fails_after=1)
     with pytest.raises(MemoryError):
         rollout.run()
     assert rollout.events[-1] == "cancelled"
 
 
 def test_scores_find_their_samples_whichever_came_first() -> None:
-    rollout = Rollout()
+    rollout = Script()
     groups = rollout.run()
     scores = finish_scoring(cast(RewardPool, rollout.pool), groups)
     order = [(7, 0), (7, 1), (3, 0), (3, 1)]
@@ -208,16 +207,8 @@ def test_a_sample_is_scored_while_others_are_decoded(tmp_path: Path) -> None:
     )
     config = RewardsConfig.model_validate({"functions": ["rewards.py:marked"]})
     with RewardPool(load_rewards(config, tmp_path), deadline_s=60, workers=1) as pool:
-        groups = generate(
-            cast(Engine, WaitingEngine(marks)),
-            pool,
-            PROMPTS,
-            2,
-            SamplingParams(5),
-            seed=0,
-            step=0,
-            stop=StopSwitch(),
-            on_sample=lambda sample: None,
-        )
+        engine = cast(Engine, WaitingEngine(marks))
+        rollout = Rollout(engine, pool, PROMPTS, 2, SamplingParams(5), seed=0, step=0)
+        groups = rollout.collect(StopSwitch(), lambda sample: None)
         finish_scoring(pool, groups)
     assert all(made.reward == 1.0 for group in groups for made in group.samples)

@@ -7,7 +7,7 @@ a mask, and the aggregation spelled out for each loss type. It shares nothing wi
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +33,8 @@ class Padded:
     reference: Tensor
     mask: Tensor
     advantages: Tensor
+    engine: Tensor
+    """The engine's, which the correction compares with ``old``."""
 
 
 def make_groups(seed: int = 0, *, unscored: bool = True, tools: bool = True) -> list[Group]:
@@ -67,11 +69,21 @@ def _sample(rng: random.Random, group: int, index: int, count: int, tools: bool)
     )
 
 
-def make_batch(groups: Sequence[Group], updates: int = 1, seed: int = 0, **loss: Any) -> TrainBatch:
-    """A batch of the groups with old and, for a KL, reference log-probabilities set."""
+def make_batch(
+    groups: Sequence[Group],
+    updates: int = 1,
+    seed: int = 0,
+    correction: Mapping[str, Any] | None = None,
+    **loss: Any,
+) -> TrainBatch:
+    """A batch of the groups with old and, for a KL, reference log-probabilities set.
+
+    The engine's log-probabilities are -1, far enough from the old ones to be corrected.
+    """
     config = build_config(
         {
             "loss": loss,
+            "correction": correction or {},
             "train": {"updates_per_batch": updates},
             "rollout": {"max_completion_tokens": BUDGET},
         }
@@ -119,10 +131,30 @@ def padded(batch: TrainBatch, part: int, logprobs: Sequence[Tensor]) -> Padded:
         reference=rows([s.reference_logprobs for s in samples]),
         mask=rows(is_model),
         advantages=torch.tensor([s.sample.advantage for s in samples], dtype=torch.float64),
+        engine=rows([torch.tensor(s.sample.full_logprobs) for s in samples]),
     )
 
 
-def plain_terms(rows: Padded, loss: Any) -> Tensor:
+def plain_correction(rows: Padded, correction: Any) -> Tensor:
+    """``[samples, tokens]``: what the engine's numbers make of each term."""
+    result = torch.ones_like(rows.mask)
+    for number, inside in enumerate(rows.mask > 0):
+        ratios = (rows.old[number, inside] - rows.engine[number, inside]).exp()
+        if correction.level == "sequence":
+            ratios = torch.full_like(ratios, float(ratios.prod() ** (1 / len(ratios))))
+        leaves = (ratios < correction.min) | (ratios > correction.max)
+        if correction.mode == "mask":
+            ratios[leaves] = 0.0
+        elif correction.mode == "truncate":
+            ratios = torch.minimum(ratios, torch.tensor(correction.max))
+            ratios = torch.maximum(ratios, torch.tensor(correction.min))
+        else:
+            ratios = torch.ones_like(ratios)
+        result[number, inside] = ratios
+    return result
+
+
+def plain_terms(rows: Padded, loss: Any, correction: Any) -> Tensor:
     """``[samples, tokens]``: every token's term before averaging."""
     low, high = 1 - loss.epsilon, 1 + (loss.epsilon_high or loss.epsilon)
     difference = rows.logprobs - rows.old
@@ -137,12 +169,12 @@ def plain_terms(rows: Padded, loss: Any) -> Tensor:
     if loss.beta > 0:
         gap = rows.reference - rows.logprobs
         terms = terms + loss.beta * ratio * (torch.exp(gap) - gap - 1)
-    return terms
+    return terms * plain_correction(rows, correction)
 
 
 def plain_loss(rows: Padded, batch: TrainBatch) -> Tensor:
     """The loss of one update, averaged as the loss type says."""
-    terms = plain_terms(rows, batch.config.loss) * rows.mask
+    terms = plain_terms(rows, batch.config.loss, batch.config.decided_correction) * rows.mask
     updates = batch.config.train.updates_per_batch
     batch_tokens = sum(
         source is TokenSource.MODEL for s in batch.samples for source in s.sample.sources

@@ -37,6 +37,13 @@ def padded_logprobs(model: Any, members: Sequence[Member], temperature: float) -
     return result
 
 
+def padded_rows(rows: Sequence[Sequence[float]]) -> Tensor:
+    """``[rows, longest]`` float64, padding on the right."""
+    width = max(map(len, rows))
+    padded = [[*row, *[0.0] * (width - len(row))] for row in rows]
+    return torch.tensor(padded, dtype=torch.float64)
+
+
 def plain_gradient_of_update(
     model: Any,
     members: Sequence[Member],
@@ -66,8 +73,9 @@ def plain_gradient_of_update(
         reference=torch.zeros_like(logprobs) if reference is None else reference,
         mask=mask,
         advantages=torch.tensor([s.advantage for _, s in members], dtype=torch.float64),
+        engine=padded_rows([sample.full_logprobs for _, sample in members]),
     )
-    terms = plain_terms(rows, config.loss) * mask
+    terms = plain_terms(rows, config.loss, config.decided_correction) * mask
     match config.loss.type:
         case "grpo":
             loss = (terms.sum(1) / mask.sum(1)).mean()

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from roost.config import LoraConfig
-from roost.training import trainer as trainer_module
 from roost.training.adapters import add_adapter
 from roost.training.batch import TrainBatch
 from support.another_device import DEVICE, another_device
@@ -20,16 +19,18 @@ from support.trainers import make_trainer
 
 @pytest.mark.parametrize("budget", [10_000, 16])
 @pytest.mark.parametrize("method", ["full", "lora"])
-def test_an_update(method: str, budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whole groups in a pack, and groups whose prompt has a forward of its own."""
-    # It counts what is not known of fake tensors: how many entries of a mask are true.
-    monkeypatch.setattr(trainer_module, "_compare", lambda *arguments: None)
+@pytest.mark.parametrize("level", ["token", "sequence"])
+def test_an_update(method: str, budget: int, level: str) -> None:
+    """Whole groups in a pack, and groups whose prompt has a forward of its own; corrected."""
     model: Any = build("llama", dtype=torch.bfloat16)
     if method == "lora":
         model = add_adapter(model, LoraConfig(rank=4), seed=0)
     groups = random_groups([4, 6], [[5, 3, 8], [2, 7, 4]])
     with another_device():
-        trainer = make_trainer(model.to(DEVICE), budget, train={"method": method})
+        correction = {"mode": "mask", "level": level}
+        trainer = make_trainer(
+            model.to(DEVICE), budget, train={"method": method}, correction=correction
+        )
         batch = TrainBatch.of(groups, trainer.config)
         trainer.optimizer.zero_grad()
         trainer.accumulate(batch, batch.parts[0], defaultdict(float))

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from roost.model.policy import Policy
 from roost.samples import FinishReason, Group, TokenSource
-from roost.training.trainer import Trainer
+from roost.training.batch import TrainBatch
+from roost.training.trainer import PROOF_SAMPLES, Trainer
 from support.groups import random_groups
 from support.plain_update import Member, padded_logprobs, plain_gradient_of_update
 from support.small_models import build, eager_copy, with_adapter
@@ -110,13 +111,36 @@ def plain_gradients(
 )
 @pytest.mark.parametrize("micro_batch", [10_000, 20])
 def test_several_updates_of_a_batch(settings: dict[str, Any], micro_batch: int) -> None:
+    assert_updates_are_plain(settings, {}, micro_batch)
+
+
+@pytest.mark.parametrize("mode", ["truncate", "mask"])
+@pytest.mark.parametrize("level", ["token", "sequence"])
+@pytest.mark.parametrize("micro_batch", [10_000, 20])
+def test_corrected_updates_of_a_batch(mode: str, level: str, micro_batch: int) -> None:
+    """By what the weights before the first update say, in all of them; KL included."""
+    correction = {"mode": mode, "level": level, "min": 0.85, "max": 1.2}
+    settings = {"type": "grpo", "importance": "sequence", "beta": 0.05}
+    metrics = assert_updates_are_plain(settings, correction, micro_batch)
+    names = ("correction/truncated_ratio", "correction/dropped_ratio")
+    changed, other = (metrics[name] for name in (names if mode == "truncate" else names[::-1]))
+    assert 0.1 < changed < 0.9
+    assert other == 0.0
+
+
+def assert_updates_are_plain(
+    settings: dict[str, Any], correction: dict[str, Any], micro_batch: int
+) -> dict[str, float]:
     """Two passes over three uneven parts; the policy moves enough for ratios to be clipped."""
     model, groups = build("qwen2"), scored_groups()
+    if correction:
+        engine_numbers(model, groups)
     start, other = eager_copy(model), build("qwen2", seed=3)
     trainer = make_trainer(
         model,
         micro_batch,
         loss=settings,
+        correction=correction,
         rollout={"max_completion_tokens": BUDGET, "temperature": 0.8},
         train={"learning_rate": 1e-4, "num_iterations": 2, "updates_per_batch": UPDATES},
         data={"prompts_per_step": 4},
@@ -133,6 +157,18 @@ def test_several_updates_of_a_batch(settings: dict[str, Any], micro_batch: int) 
         sum(loss for _, loss in expected) / 6, rel=1e-4, abs=1e-6
     )
     assert metrics["clip_ratio/region_mean"] > 0
+    return metrics
+
+
+def engine_numbers(model: nn.Module, groups: Sequence[Group], noise: float = 0.5) -> None:
+    """Give the samples what an engine might have said of their tokens, off by so many nats."""
+    generator = torch.Generator().manual_seed(5)
+    everything = members(groups, mask_truncated=False)
+    with torch.no_grad():
+        rows = padded_logprobs(eager_copy(model), everything, 0.8)  # type: ignore[arg-type]
+    for row, (_, sample) in zip(rows, everything, strict=True):
+        spoilt = row + noise * torch.randn(len(row), generator=generator)
+        sample.logprobs = spoilt[: len(sample.token_ids)].tolist()
 
 
 def test_an_adapters_reference_is_the_policy_without_it() -> None:
@@ -200,6 +236,7 @@ def test_metrics_are_the_same_for_every_micro_batch(beta: float, importance: str
             build("llama"),
             budget,
             loss={"beta": beta, "importance": importance, "epsilon": 0.02},
+            correction={"mode": "mask", "level": importance, "max": 1.02},
             train={"learning_rate": 1e-2, "num_iterations": 2},
         )
         trainer.reference = Policy(build("llama", seed=5)) if beta else None
@@ -212,6 +249,77 @@ def test_metrics_are_the_same_for_every_micro_batch(beta: float, importance: str
         # What is computed depends on the split (a divided prompt), what is measured does not.
         for name in whole.keys() - {"tokens/computed", "tokens/computed_at_once", "learning_rate"}:
             assert split[name] == pytest.approx(whole[name], rel=1e-3, abs=1e-5), name
+
+
+@pytest.mark.parametrize("level", ["token", "sequence"])
+@pytest.mark.parametrize("moving", [True, False])
+def test_the_engines_numbers_are_measured(level: str, moving: bool) -> None:
+    """Against the definitions; where nothing moves a weight, of the few that are scored."""
+    model, groups = build("qwen2"), random_groups(*SHAPE)
+    engine_numbers(model, groups)
+    if not moving:
+        for sample in (sample for group in groups for sample in group.samples):
+            sample.advantage = 0.0
+    correction = {"mode": "mask", "level": level, "min": 0.7, "max": 1.3}
+    trainer = make_trainer(model, rollout={"temperature": 0.8}, correction=correction)
+    whole = members(groups, mask_truncated=False)[: None if moving else PROOF_SAMPLES]
+    with torch.no_grad():
+        scores = padded_logprobs(eager_copy(model).double(), whole, 0.8)  # type: ignore[arg-type]
+    differences = [
+        row[: len(sample.token_ids)] - torch.tensor(sample.logprobs, dtype=torch.float64)
+        for row, (_, sample) in zip(scores, whole, strict=True)
+    ]
+    metrics = trainer.update(groups)
+    for row, (_, sample) in zip(scores, whole, strict=True):
+        ours = row[: len(sample.token_ids)].tolist()
+        assert sample.trainer_logprobs == pytest.approx(ours, rel=1e-4)
+    every = torch.cat(differences)
+    if level == "sequence":
+        ratios = torch.cat([row.mean().exp().expand_as(row) for row in differences])
+    else:
+        ratios = every.exp()
+    expected = {
+        "sampling/logp_difference_mean": every.abs().mean(),
+        "sampling/logp_difference_max": every.abs().max(),
+        "sampling/importance_ratio_mean": ratios.mean(),
+        "sampling/importance_ratio_min": ratios.min(),
+        "sampling/importance_ratio_max": ratios.max(),
+        "correction/dropped_ratio": ((ratios < 0.7) | (ratios > 1.3)).double().mean(),
+    }
+    for name, value in expected.items():
+        assert metrics[name] == pytest.approx(float(value), rel=1e-4), name
+
+
+def test_an_engine_that_agrees_is_corrected_by_nothing() -> None:
+    """Weights of all updates are the same bits with a correction and without."""
+    results = []
+    for mode in ("off", "truncate", "mask"):
+        trainer = make_trainer(
+            build("llama"), correction=mode, train={"learning_rate": 1e-3, "num_iterations": 2}
+        )
+        groups = random_groups([3, 5], [[4, 2], [6, 3]])
+        batch = TrainBatch.of(groups, trainer.config)
+        scores = trainer.logprobs(trainer.policy, batch)
+        for sample, row in zip(batch.samples, scores, strict=True):
+            sample.sample.logprobs = row.tolist()
+        trainer.update(groups)
+        results.append([p.detach().clone() for p in trainer.policy.module.parameters()])
+    for other in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
+
+
+def test_the_oldest_version_is_known() -> None:
+    """Of the model's own tokens; a tool's has none to speak of."""
+    groups = random_groups([3, 5], [[4, 2], [6, 3]])
+    first, *_ = (sample for group in groups for sample in group.samples)
+    first.policy_versions, first.sources[0] = [1, 5, 6, 7], TokenSource.TOOL
+    for sample in (sample for group in groups for sample in group.samples[1:]):
+        sample.policy_versions = [7] * len(sample.token_ids)
+    groups[1].samples[0].policy_versions = [7] * 6
+    trainer = make_trainer(build("llama"))
+    trainer.policy.version = 7
+    trainer.update(groups)
+    assert trainer.mismatch.lag == 2
 
 
 @pytest.mark.parametrize("spoil", ["unscored", "empty", "truncated", "tools"])

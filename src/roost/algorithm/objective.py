@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from roost.algorithm.kl import k3
+from roost.algorithm.sequences import sequence_mean
 from roost.config import LossConfig
 
 
@@ -37,20 +38,26 @@ class TokenBatch:
 
 
 def objective(
-    logprobs: Tensor, entropy: Tensor, batch: TokenBatch, config: LossConfig
+    logprobs: Tensor,
+    entropy: Tensor,
+    batch: TokenBatch,
+    config: LossConfig,
+    correction: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, float]]:
     """The loss of a micro-batch, and sums for the metrics.
 
     ``term = -min(ratio * A, clip(ratio, 1 - epsilon, 1 + epsilon_high) * A) + beta * ratio * k3``
     (arXiv:2402.03300), with ratio at most ``delta`` in the first product where that is
     set (INTELLECT-2, arXiv:2505.07291). The KL is weighted by the ratio, without which
-    the gradient of k3 is biased (DeepSeek-V3.2, arXiv:2512.02556).
+    the gradient of k3 is biased (DeepSeek-V3.2, arXiv:2512.02556). A correction multiplies the
+    whole term, KL included: all of it is an expectation over what the engine sampled.
 
     Args:
         logprobs: ``[tokens]`` float32 under the policy, with gradient.
         entropy: ``[tokens]`` float32 without.
         batch: What is known of the tokens.
         config: ``loss``.
+        correction: ``[tokens]`` without gradient, from ``corrections.importance_weights``.
 
     Returns:
         A scalar to call backward on, and sums by name; ``tokens`` among them.
@@ -67,6 +74,8 @@ def objective(
         divergence = k3(logprobs, _inside(batch.reference_logprobs, logprobs, batch.mask))
         terms = terms + config.beta * ratio * divergence
         sums["kl"] = _masked_sum(divergence.detach(), batch.mask)
+    if correction is not None:
+        terms = terms * correction
     loss = (terms * batch.weights).sum()
     sums["loss"] = loss.item()
     sums["entropy"] = _masked_sum(entropy, batch.mask)
@@ -77,12 +86,7 @@ def importance_ratio(logprobs: Tensor, old: Tensor, batch: TokenBatch, level: st
     """``[tokens]``: exp(logp - old) of each token, or of its sample's mean (GSPO)."""
     difference = logprobs - old
     if level == "sequence":
-        mask = batch.mask.to(difference.dtype)
-        count = int(batch.samples[-1]) + 1 if len(batch.samples) else 0
-        zeros = difference.new_zeros(count)
-        totals = zeros.index_add(0, batch.samples, difference * mask)
-        tokens = zeros.index_add(0, batch.samples, mask).clamp(min=1.0)
-        difference = (totals / tokens)[batch.samples]
+        difference = sequence_mean(difference, batch.mask, batch.samples)
     return torch.exp(difference)
 
 

@@ -1,10 +1,15 @@
-"""The most memory that a contender has held."""
+"""The most memory that a contender has held, and what a forward keeps for its backward."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import cast
+
 import psutil
 import torch
+from torch import Tensor
 
+from roost.model.policy import Policy
 from roost.run.ledger import peak_bytes, resident_peak
 
 
@@ -44,3 +49,35 @@ def _children_bytes() -> int:
         except psutil.NoSuchProcess:
             continue  # It ended between the two looks.
     return total
+
+
+def kept_bytes(policy: Policy, forward: Callable[[], Tensor], layers: int | None = None) -> int:
+    """Bytes of the distinct storages that autograd saves in a forward, parameters apart.
+
+    Args:
+        policy: Whose parameters are not counted.
+        forward: Returns something that holds the graph, so that no storage is given back and
+            counted twice.
+        layers: Have the model run its first few layers alone.
+    """
+    own = {p.untyped_storage().data_ptr() for p in policy.module.parameters()}
+    saved: dict[int, int] = {}
+
+    def save(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            saved[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    decoder = policy.decoder
+    everything = cast(torch.nn.ModuleList, decoder.layers)
+    decoder.layers = everything[:layers]
+    decoder.config.num_hidden_layers = len(decoder.layers)  # type: ignore[union-attr]
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor):
+            result = forward()
+        del result
+    finally:
+        decoder.layers = everything
+        decoder.config.num_hidden_layers = len(everything)  # type: ignore[union-attr]
+    return sum(saved.values())

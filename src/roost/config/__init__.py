@@ -1,6 +1,7 @@
 """What a run is: typed, documented at each field, and free of torch."""
 
 from roost.config.schema import (
+    CorrectionConfig,
     DataConfig,
     EvalConfig,
     LoraConfig,
@@ -17,6 +18,7 @@ from roost.config.schema import (
 )
 
 __all__ = [
+    "CorrectionConfig",
     "DataConfig",
     "EvalConfig",
     "LoraConfig",

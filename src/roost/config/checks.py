@@ -13,7 +13,9 @@ def check(config: RunConfig) -> Iterator[str]:
     """Each contradiction in a configuration, as a sentence that says what to change."""
     yield from check_values(config)
     yield from _check_loss(config)
+    yield from _check_correction(config)
     yield from _check_training(config)
+    yield from _check_staleness(config)
     yield from _check_rewards(config)
     yield from _check_engine(config)
     if "" in config.rollout.stop:
@@ -31,6 +33,26 @@ def _check_loss(config: RunConfig) -> Iterator[str]:
         yield (
             f"loss.delta = {loss.delta}: should be above 1 + epsilon_high = {1 + high:g}, since it "
             "bounds ratios that the clipping leaves"
+        )
+
+
+def _check_correction(config: RunConfig) -> Iterator[str]:
+    low, high = config.correction.min, config.correction.max
+    agreed = "or tokens that engine and trainer score alike would be weighted too; to correct"
+    if low > 1:
+        yield (
+            f"correction.min = {low:g}: should be at most 1, {agreed} nothing, set "
+            "correction.mode = 'off'"
+        )
+    if high < 1:
+        yield (
+            f"correction.max = {high:g}: should be at least 1, {agreed} nothing, set "
+            "correction.mode = 'off'"
+        )
+    if low == high == 1:
+        yield (
+            "correction.min = 1: should be below correction.max = 1; to correct nothing, set "
+            "correction.mode = 'off'"
         )
 
 
@@ -115,6 +137,24 @@ def _check_servers(config: RunConfig) -> Iterator[str]:
         yield (
             f"rollout.sleep = {rollout.sleep}: a server does not sleep, it has cards of its own; "
             "leave it out"
+        )
+
+
+def _check_staleness(config: RunConfig) -> Iterator[str]:
+    rollout = config.rollout
+    if not rollout.staleness:
+        return
+    if rollout.engine != "vllm" or rollout.mode != "server":
+        yield (
+            "rollout.staleness = 1: is of rollout.engine = 'vllm' with rollout.mode = 'server', "
+            "which samples on devices of its own while the trainer trains; set both, or leave it "
+            "out"
+        )
+    if config.correction.mode == "off":
+        yield (
+            "rollout.staleness = 1: samples are one batch older than what is trained, which "
+            "correction.mode = 'off' would not correct; set it to 'truncate' or 'mask', or leave "
+            "one of the two out"
         )
 
 

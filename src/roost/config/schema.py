@@ -179,6 +179,10 @@ class RolloutConfig(Section):
     patience_s: float = Field(300.0, gt=0)
     """Seconds that a run goes on without any server, or without a finished sample, before it
     stops."""
+    staleness: int = Field(0, ge=0, le=1)
+    """Batches that sampling runs ahead of training: with 1 the next batch is sampled while this one
+    trains, from the weights before it. Only with `mode` = `server`, whose devices would be idle
+    meanwhile; the correction weights its tokens for what the policy has moved."""
     sleep: int | None = Field(None, ge=0, le=2)
     """What `vllm` does on a GPU while the trainer trains: 0 stays awake, 1 moves its weights to
     host memory and drops its cache, 2 drops both (full training only). By default 0 where all
@@ -258,6 +262,31 @@ class LossConfig(Section):
     """Divide advantages by the standard deviation of the group, of the batch, or not at all."""
     mask_truncated: bool = False
     """Leave completions that ran out of budget out of the loss (and out of its token count)."""
+
+
+class CorrectionConfig(Section):
+    """Importance weights for what the engine samples a little differently than the trainer scores.
+
+    A weight is the trainer's probability of a token, under the weights that sampled it, over the
+    engine's; it multiplies the token's whole term of the loss."""
+
+    main_field = "mode"
+
+    mode: Literal["auto", "off", "truncate", "mask"] = "auto"
+    """What happens to weights outside `min` and `max`: `truncate` takes the bound, `mask` takes 0,
+    which drops the token; `off` corrects nothing. `auto` is `off` with the embedded engine, which
+    computes the trainer's own numbers, and `truncate` with vLLM, whose kernels round differently
+    (Yao et al. 2025, https://fengyao.notion.site/off-policy-rl). Truncating keeps every token in
+    the loss."""
+    level: Literal["token", "sequence"] = "token"
+    """One weight for each token, or one for each completion: the geometric mean of its tokens'
+    ratios. It is not their product, which leaves any bounds the sooner the longer a completion is,
+    so that a bound on it drops long completions."""
+    min: float = Field(0.0, ge=0)
+    """Smallest weight, at most 1; 0 is no bound."""
+    max: float = Field(2.0, gt=0)
+    """Largest weight, at least 1. Yao et al. cap at 2: a token counts at most twice, and rounding,
+    of several hundredths of a nat, stays far within."""
 
 
 class TrainConfig(Section):
@@ -357,6 +386,20 @@ class RunConfig(Section):
             return self.lora.learning_rate
         return self.train.learning_rate
 
+    @property
+    def allowed_lag(self) -> int:
+        """Most versions by which a token may be older than the policy that trains on it."""
+        updates = self.train.num_iterations * self.train.updates_per_batch
+        return self.rollout.staleness * updates
+
+    @property
+    def decided_correction(self) -> CorrectionConfig:
+        """`correction` with `auto` decided by the engine."""
+        if self.correction.mode != "auto":
+            return self.correction
+        mode = "off" if self.rollout.engine == "embedded" else "truncate"
+        return self.correction.model_copy(update={"mode": mode})
+
     seed: int = Field(42, ge=-(2**63), lt=2**63)
     """Seeds prompt order, sampling and adapter initialisation."""
     model: ModelConfig = ModelConfig()
@@ -371,6 +414,8 @@ class RunConfig(Section):
     """The rewards."""
     loss: LossConfig = LossConfig()
     """The objective."""
+    correction: CorrectionConfig = CorrectionConfig()
+    """The correction for the engine's numbers."""
     train: TrainConfig = TrainConfig()
     """The optimizer."""
     eval: EvalConfig = EvalConfig()

@@ -42,11 +42,19 @@ class BaseEngine(ABC):
     ) -> Iterator[Sample]:
         """See ``Engine``. Where nothing is asked for, the engine is not touched.
 
+        Whether it may sample is decided by the call, not by the first sample: who collects them may
+        do so while the policy is trained.
+
         Raises:
-            EngineError: see the engine's ``_generate``.
+            EngineError: see the engine's ``_check_ready`` and ``_generate``.
         """
-        if prompts and generations > 0:
-            yield from self._generate(Call(prompts, generations, sampling, seed, step))
+        if not prompts or generations <= 0:
+            return iter(())
+        self._check_ready()
+        return self._generate(Call(prompts, generations, sampling, seed, step))
+
+    def _check_ready(self) -> None:  # noqa: B027 - an engine without weights of its own always is
+        """Raise where it may not sample."""
 
     @abstractmethod
     def _generate(self, call: Call) -> Iterator[Sample]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -28,6 +29,8 @@ class Policy:
     def __init__(self, module: nn.Module, version: int = 0) -> None:
         self.module = module
         self.version = version
+        self.lock = threading.Lock()
+        """Held while weights change, and by who reads them from another thread meanwhile."""
         self.is_adapter = hasattr(module, "peft_config")
         base = module.get_base_model() if self.is_adapter else module  # type: ignore[operator]
         self.base: Any = base

@@ -19,6 +19,11 @@ LIBRARY_BYTES = 12 * 2**20
 """Libraries that a process loads with its first step; measured on a CPU."""
 KERNEL_BYTES = {2: 16 * 2**20, 4: 0}
 """Products that a CPU compiles in 16 bit (``run.heap`` bounds them), by bytes of a number."""
+SAMPLE_BYTES = 2048
+"""Of a finished sample besides its tokens: its lists, rewards and text."""
+SAMPLE_TOKEN_BYTES = 128
+"""Of each of its tokens: places in five lists (40 B), a Python integer (32 B), two floats (48 B)
+and text; ``tests/engines/test_sample_bytes.py`` measures it."""
 PREFILL_TOKENS = 2048
 """Most prompt tokens of one prefill."""
 DRAW_BYTES = 4 * 4
@@ -45,7 +50,8 @@ def decoding_phases(sizes: RunSizes, cache: int) -> list[Phase]:
 def generate_phase(sizes: RunSizes, cache: int) -> Phase:
     """All that is held while the samples of a step are made."""
     residual = _residual(sizes.generate_residual)
-    return Phase("generate", (*_resident(sizes), *_generate(sizes, cache), *residual))
+    samples = _samples(sizes, sizes.step_samples)
+    return Phase("generate", (*_resident(sizes), *samples, *_generate(sizes, cache), *residual))
 
 
 def evaluate_phase(sizes: RunSizes, cache: int) -> Phase:
@@ -53,13 +59,15 @@ def evaluate_phase(sizes: RunSizes, cache: int) -> Phase:
     used = min(cache, sizes.flat_bytes(sizes.evaluated))
     rows = max(1, used // sizes.flat_bytes(1))
     residual = _residual(sizes.generate_residual)
-    return Phase("evaluate", (*_resident(sizes), *_decode(sizes, used, rows), *residual))
+    samples = _samples(sizes, sizes.evaluated)
+    return Phase("evaluate", (*_resident(sizes), *samples, *_decode(sizes, used, rows), *residual))
 
 
 def train_phase(sizes: RunSizes, micro: int) -> Phase:
     """All that is held in a forward and backward of ``micro`` tokens, or of all that there are."""
     residual = _residual(sizes.train_residual)
-    return Phase("train", (*_resident(sizes), *_train(sizes, micro), *residual))
+    samples = _samples(sizes, sizes.step_samples)
+    return Phase("train", (*_resident(sizes), *samples, *_train(sizes, micro), *residual))
 
 
 def server_phase(sizes: RunSizes, cache: int) -> Phase:
@@ -86,6 +94,16 @@ def _resident(sizes: RunSizes) -> Iterator[Term]:
     )
     if sizes.config.loss.beta > 0 and not sizes.adapter:
         yield Term("reference", width * parameters, f"{width} B x {parameters:,} parameters")
+
+
+def _samples(sizes: RunSizes, count: int) -> Iterator[Term]:
+    """Finished samples, which are Python's: beside a GPU they are held by the host."""
+    if sizes.device == "cpu":
+        tokens = count * sizes.completion
+        formula = (
+            f"{SAMPLE_BYTES:,} B x {count:,} samples + {SAMPLE_TOKEN_BYTES} B x {tokens:,} tokens"
+        )
+        yield Term("samples", SAMPLE_BYTES * count + SAMPLE_TOKEN_BYTES * tokens, formula)
 
 
 def _generate(sizes: RunSizes, cache: int) -> Iterator[Term]:

@@ -61,6 +61,11 @@ class RunSizes:
         return self._prompts(self.config.data.prompts_per_step) * self.config.rollout.generations
 
     @cached_property
+    def step_samples(self) -> int:
+        """Samples of a step that all engines make, which every process trains on."""
+        return self.config.data.prompts_per_step * self.config.rollout.generations
+
+    @cached_property
     def evaluated(self) -> int:
         """Samples of an evaluation that one engine makes."""
         return self._prompts(self.config.eval.prompts) * self.config.eval.generations

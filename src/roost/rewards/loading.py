@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -35,6 +36,22 @@ class Reward:
     def for_worker(self) -> dict[str, Any]:
         """What is sent to a worker, which calls ``load_origin`` on it."""
         return {"name": self.name, "args": self.args, "origin": self.origin}
+
+    def code_digest(self) -> str | None:
+        """Tells one version of its code from another: of a file or module, all of it.
+
+        None for a built-in, whose code is Roost's, and where Python has no source.
+        """
+        try:
+            if isinstance(self.origin, bytes):
+                code = inspect.getsource(self.function).encode()
+            elif self.origin[0] == "builtin":
+                return None
+            else:
+                code = Path(inspect.getfile(self.function)).read_bytes()
+        except (OSError, TypeError):  # inspect: no source, or a callable of another kind
+            return None
+        return hashlib.sha256(code).hexdigest()[:16]
 
 
 def load_rewards(

@@ -16,6 +16,8 @@ from typing import IO, Any, Self
 
 START_DEADLINE_S = 120.0
 """A worker that has not loaded its rewards by then is given up."""
+KEEPER_DEADLINE_S = 5.0
+"""A keeper that has not ended its worker by then is killed with its process group."""
 
 Outcomes = list[tuple[float | None, str | None, str]]
 """Of each reward its value, or None with the kind of failure and its message."""
@@ -91,8 +93,11 @@ class WorkerProcess:
         return lines[-1] if lines else "it printed nothing"
 
     def kill(self) -> None:
-        """Kill the process and all that rewards have started from it."""
-        # The group keeps its number while any member lives, even where the worker itself is gone.
+        """Kill the worker and all that rewards have started from it."""
+        self.process.terminate()  # the keeper, which ends all others first
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(KEEPER_DEADLINE_S)
+        # The group keeps its number while any member lives, even where the keeper itself is gone.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
@@ -111,13 +116,13 @@ class WorkerProcess:
 
 def _launch(pipe: int, log: IO[bytes]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-m", "roost.rewards.worker", str(pipe), str(os.getpid())],
+        [sys.executable, "-m", "roost.rewards.worker", str(pipe)],
         pass_fds=[pipe],
-        stdin=subprocess.PIPE,  # never written: its end tells the worker that the run is gone
+        stdin=subprocess.PIPE,  # never written: its end tells the keeper that the run is gone
         stdout=log,
         stderr=log,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
-        # A process group of its own, so that what a reward starts ends with its worker.
+        # A process group of its own, to be killed where the keeper does not answer.
         start_new_session=True,
     )
 

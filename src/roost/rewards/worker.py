@@ -1,14 +1,13 @@
 """The reward worker: a process of its own that loads the rewards and scores one task at a time.
 
-Started as ``python -m roost.rewards.worker FD PARENT``, with a pipe at file descriptor FD. It reads
-pickled messages from the run that started it and nothing else. When that run dies, a sentinel ends
-the worker and whatever its rewards have started.
+Started as ``python -m roost.rewards.worker FD``, with a pipe at file descriptor FD. It reads
+pickled messages from the run that started it and nothing else. Its parent, the keeper, ends it with
+the run, and whatever its rewards have started with it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import inspect
 import math
 import os
@@ -20,19 +19,17 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from roost.rewards.keeper import split_from_keeper
 from roost.rewards.loading import accepted, load_origin
 
 Outcome = tuple[float | None, str | None, str]
 """A value, or None with the kind of failure and its message."""
 
-_PR_SET_PDEATHSIG = 1
-
 
 def main() -> None:
     """Load the rewards, say so, and score until the pipe closes."""
-    _die_with_parent(int(sys.argv[2]))
-    _post_sentinel(int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which stops us cleanly
+    split_from_keeper(int(sys.argv[1]))
     connection = Connection(int(sys.argv[1]))
     sys.stdout = sys.stderr  # prints of a reward go to the log, never into the protocol
     setup = connection.recv()
@@ -117,38 +114,6 @@ def _address_space() -> int:
     if not statm.exists():
         return 0
     return int(statm.read_text().split()[0]) * resource.getpagesize()
-
-
-def _die_with_parent(parent: int) -> None:
-    # A reward that hangs would never see its pipe close; on Linux the kernel ends it.
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            sys.exit()
-
-
-def _post_sentinel(pipe: int) -> None:
-    """Leave a process behind that kills the worker's group once the run is gone.
-
-    The kernel ends the worker with its run, but not what a reward has started. Standard input is a
-    pipe that only the run holds; afterwards it is empty, for rewards that read it.
-    """
-    child = os.fork()
-    if not child:
-        # Once more: a reward that waits for all its children must not wait for the sentinel.
-        if not os.fork():
-            os.close(pipe)  # whose end tells the run that the worker has died
-            _watch()
-        os._exit(0)
-    os.waitpid(child, 0)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-
-
-def _watch() -> None:
-    os.read(0, 1)  # which ends when the run does: nothing is ever written
-    os.killpg(0, signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,9 @@ from rich.text import Text
 
 T = TypeVar("T")
 
+MANY_DROPPED = 0.05
+"""Share of a step's tokens that its correction may drop unmentioned."""
+
 
 class Display(Protocol):
     """Told what the run does; shows it or not."""
@@ -221,8 +224,10 @@ def step_line(metrics: Mapping[str, float]) -> str:
     >>> step_line({"reward": 0.5, "completions/mean_length": 12.0, "step_time": 1.25})
     'reward 0.500  length 12.0  1.2 s/step'
     """
+    dropped = metrics.get("correction/dropped_ratio", 0.0)
+    alarm = f"  {dropped:.0%} of tokens dropped" if dropped > MANY_DROPPED else ""
     return (
         f"reward {metrics['reward']:.3f}  "
         f"length {metrics['completions/mean_length']:.1f}  "
-        f"{metrics['step_time']:.1f} s/step"
+        f"{metrics['step_time']:.1f} s/step{alarm}"
     )

@@ -11,7 +11,7 @@ from typing import Any
 from roost.engines.protocol import Engine, SamplingParams
 from roost.rewards import RewardPool, Scored
 from roost.run.interrupts import StopSwitch
-from roost.run.rollout import finish_scoring, gather_scored, generate
+from roost.run.rollout import Rollout, finish_scoring, gather_scored
 from roost.samples import Group, Prompt, Sample
 from roost.training.parallel import ALONE, Ranks
 
@@ -64,7 +64,7 @@ def evaluate(
 
     The random streams are the same at every call, so two policies are compared on equal draws.
     """
-    groups = generate(
+    rollout = Rollout(
         engine,
         pool,
         prompts,
@@ -72,10 +72,9 @@ def evaluate(
         sampling,
         seed=seed + SEED_OFFSET,
         step=0,
-        stop=stop or StopSwitch(),
-        on_sample=on_sample,
         ranks=ranks,
     )
+    groups = rollout.collect(stop or StopSwitch(), on_sample)
     groups, scores = gather_scored(ranks, prompts, groups, finish_scoring(pool, groups))
     on_scores(scores)
     return summarise(groups, generations, pass_reward)

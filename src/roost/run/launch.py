@@ -131,7 +131,7 @@ def resume_run(
         # All have read the folder before it is written.
         ranks.gather(None, "the checkpoint")
         if ranks.leads:
-            if moved := environment.moved(target, prepared.device):
+            if moved := environment.moved(target, prepared.device, prepared.rewards):
                 environment.record_move(target, point.step if point else 0, moved)
             write_config(prepared.config, target)
         return _train(open_session(prepared, target, point, ranks), display)
@@ -165,8 +165,9 @@ def check_resume(
         )
         _check_steps(config.train.steps, point.step)
     announce(prepared, display)
-    if moved := environment.moved(target, prepared.device):
-        display.warn(environment.moved_line(moved))
+    if moved := environment.moved(target, prepared.device, prepared.rewards):
+        for line in environment.moved_lines(moved):
+            display.warn(line)
     return prepared, point
 
 

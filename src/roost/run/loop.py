@@ -9,11 +9,12 @@ from statistics import fmean
 from roost.algorithm.advantages import assign_advantages
 from roost.rewards import ScoringReport
 from roost.run import samples_file
-from roost.run.agreement import check_agreement
+from roost.run.agreement import check_agreement, check_versions
+from roost.run.batches import Ahead, Batch
 from roost.run.display import Display, figure, step_line
 from roost.run.evaluation import EvalResult, evaluate
 from roost.run.interrupts import Interrupted, StopSwitch
-from roost.run.rollout import finish_scoring, gather_scored, generate
+from roost.run.rollout import finish_scoring, gather_scored, gather_trainer_logprobs
 from roost.run.session import Session
 from roost.samples import Group, Sample
 
@@ -36,7 +37,7 @@ def run(session: Session, display: Display, stop: StopSwitch) -> bool:
             _step_or_rewind(session, report, display, stop)
             _checkpoint_if_due(session, display)
     except Interrupted:
-        session.save()
+        _save(session, display)
         return False
     finally:
         display.end()
@@ -65,35 +66,21 @@ def train_step(
     config, ledger = session.prepared.config, session.ledger
     start = time.perf_counter()
     ledger.begin_step()
-    prompts = session.cursor.next_batch()
 
-    display.waiting_for("the engine's weights")
-    sync = session.sync()
-
-    with ledger.phase("generate"):
-        groups = generate(
-            session.engine,
-            session.pool,
-            prompts,
-            config.rollout.generations,
-            session.sampling,
-            seed=config.seed,
-            step=session.step,
-            stop=stop,
-            on_sample=SampleCounter(display, len(prompts) * config.rollout.generations),
-            ranks=session.ranks,
-        )
-    session.rest()
-
-    display.waiting_for("rewards")
-    with ledger.phase("reward"):
-        scores = finish_scoring(session.pool, groups)
-        groups, scores = gather_scored(session.ranks, prompts, groups, scores)
-        scoring = report.add(scores)
+    if session.ahead is None:
+        sync = _sync(session, display)
+        batch = _sample(session, display, stop)
+    else:
+        batch = _sampled_ahead(session, display, stop)
+        sync = _sync(session, display)
+    groups = batch.groups
+    scoring = report.add(batch.scores)
     for message in scoring.messages:
         display.warn(message)
+    _sample_ahead(session)
 
     display.waiting_for("training")
+    check_versions(groups, session.policy.version, config)
     with ledger.phase("train"):
         rewards = assign_advantages(groups, config.loss.scale_rewards)
         update = session.trainer.update(groups)
@@ -106,15 +93,60 @@ def train_step(
         **completion_metrics(groups),
         **update,
         **sync,
+        **batch.metrics(),
         **session.phases(),
         "policy_version": session.policy.version,
         "step_time": time.perf_counter() - start,
     }
     session.check_ranks()
     session.record(metrics)
-    check_agreement(metrics, session.policy.dtype)
+    check_agreement(metrics, session.trainer.mismatch, session.policy.dtype)
     _write_samples(session, groups)
     return metrics
+
+
+def _sync(session: Session, display: Display) -> dict[str, float]:
+    display.waiting_for("the engine's weights")
+    return session.sync()
+
+
+def _sample(session: Session, display: Display, stop: StopSwitch) -> Batch:
+    """The step's batch, from the weights as they are."""
+    with session.ledger.phase("generate"):
+        rollout = session.ask(session.step)
+        groups = rollout.collect(stop, SampleCounter(display, rollout.asked))
+    session.rest()
+    display.waiting_for("rewards")
+    with session.ledger.phase("reward"):
+        scores = finish_scoring(session.pool, groups)
+        groups, scores = gather_scored(session.ranks, rollout.prompts, groups, scores)
+    return Batch(session.step, groups, scores)
+
+
+def _sampled_ahead(session: Session, display: Display, stop: StopSwitch) -> Batch:
+    """The step's batch, sampled while the step before was trained; what is not there is waited for.
+
+    A stop leaves it for the checkpoint: the weights that it was sampled from are gone.
+    """
+    if isinstance(session.ahead, Ahead):
+        display.waiting_for("the samples of this step")
+        with session.ledger.phase("generate"):
+            session.ahead.wait()
+        display.waiting_for("rewards")
+    with session.ledger.phase("reward"):
+        batch = session.settle()
+    assert batch is not None, "something was ahead"
+    stop.check()
+    session.ahead = None
+    return batch
+
+
+def _sample_ahead(session: Session) -> None:
+    """Ask for the next step's batch, where one is sampled ahead."""
+    config = session.prepared.config
+    following = session.step + 1
+    if config.rollout.staleness and following < config.train.steps:
+        session.ahead = Ahead(session.ask(following), session.pool)
 
 
 class SampleCounter:
@@ -154,8 +186,15 @@ def _checkpoint_if_due(session: Session, display: Display) -> None:
     every = config.output.checkpoint_every
     # The last step is saved by the loop's end.
     if every and session.step % every == 0 and session.step < config.train.steps:
-        display.waiting_for("writing a checkpoint")
-        session.save()
+        _save(session, display)
+
+
+def _save(session: Session, display: Display) -> None:
+    if isinstance(session.ahead, Ahead):
+        display.waiting_for("the next step's samples, which the checkpoint holds")
+    session.settle()
+    display.waiting_for("writing a checkpoint")
+    session.save()
 
 
 def _evaluate_if_due(session: Session, display: Display, stop: StopSwitch) -> None:
@@ -165,6 +204,7 @@ def _evaluate_if_due(session: Session, display: Display, stop: StopSwitch) -> No
     due = step in (0, config.train.steps) or (every > 0 and step % every == 0)
     if not prompts or not due or str(step) in session.evaluations:
         return
+    session.settle()
     display.waiting_for("held-out evaluation")
     session.sync()
     temperature = config.eval.temperature
@@ -195,5 +235,8 @@ def _eval_line(step: int, result: EvalResult) -> str:
 
 def _write_samples(session: Session, groups: list[Group]) -> None:
     every = session.prepared.config.output.samples_every
-    if session.ranks.leads and every and session.step % every == 0:
+    if not every or session.step % every:
+        return
+    gather_trainer_logprobs(session.ranks, groups)
+    if session.ranks.leads:
         samples_file.write(session.folder.samples, session.step, groups)

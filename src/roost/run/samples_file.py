@@ -56,4 +56,6 @@ def _row(step: int, prompt: Prompt, sample: Sample) -> dict[str, Any]:
         "prompt_token_ids": list(prompt.token_ids),
         "completion_token_ids": sample.token_ids,
         "logprobs": sample.logprobs,
+        "full_logprobs": sample.full_logprobs,
+        "trainer_logprobs": sample.trainer_logprobs,
     }

@@ -17,12 +17,14 @@ from roost.model import loading
 from roost.model.policy import Policy
 from roost.rewards import RewardPool
 from roost.run import checkpoint, environment
+from roost.run.batches import Ahead, Batch
 from roost.run.checkpoint import Checkpoint
 from roost.run.engines import build_engine
 from roost.run.folder import RunFolder, write_json
 from roost.run.ledger import Ledger
 from roost.run.metrics import MetricsLog
 from roost.run.prepare import Prepared
+from roost.run.rollout import Rollout
 from roost.run.trackers import Tracker, open_trackers
 from roost.training.adapters import add_adapter, load_adapter
 from roost.training.parallel import ALONE, Ranks
@@ -53,13 +55,42 @@ class Session:
     """Steps completed."""
     evaluations: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Held-out results by the step they were taken after."""
+    ahead: Ahead | Batch | None = None
+    """The next step's batch, where it is sampled ahead: on its way, or all there."""
 
     def close(self) -> None:
         """Stop workers, engine and trackers."""
+        if isinstance(self.ahead, Ahead):
+            self.ahead.cancel()
         self.pool.close()
         self.engine.close()
         for tracker in self.trackers:
             tracker.close()
+
+    def ask(self, step: int) -> Rollout:
+        """Ask the engine for the batch of the next prompts, as it is now; ``step`` are completed
+        when it is trained."""
+        config = self.prepared.config
+        return Rollout(
+            self.engine,
+            self.pool,
+            self.cursor.next_batch(),
+            config.rollout.generations,
+            self.sampling,
+            seed=config.seed,
+            step=step,
+            ranks=self.ranks,
+        )
+
+    def settle(self) -> Batch | None:
+        """Have what is sampled ahead all there: until then engine and pool are its own.
+
+        Raises:
+            Exception: whatever ended its sampling or scoring.
+        """
+        if isinstance(self.ahead, Ahead):
+            self.ahead = self.ahead.batch()
+        return self.ahead
 
     def sync(self) -> dict[str, float]:
         """Bring the engine to the policy's weights, measured as a phase where it has its own."""
@@ -106,6 +137,8 @@ class Session:
         self.ranks.check_equal(self.policy.trainable_parameters(), f"after step {self.step}")
         if not self.ranks.leads:
             return
+        # No later run could sample it again: the weights that it came from are gone.
+        ahead = self.settle()
         config = self.prepared.config
         weights = self.policy.trainable_parameters()
         state = {
@@ -114,6 +147,7 @@ class Session:
             "cursor": self.cursor.state_dict(),
             "trainer": self.trainer.counters(),
             "evaluations": self.evaluations,
+            "ahead": None if ahead is None else ahead.state_dict(),
             "model_fingerprint": self.prepared.model_fingerprint,
             "data_fingerprint": self.prepared.data_fingerprint,
         }
@@ -132,6 +166,8 @@ class Session:
         self.cursor.load_state_dict(point.state["cursor"])
         self.policy.version = point.state["policy_version"]
         self.evaluations = point.state["evaluations"]
+        if ahead := point.state.get("ahead"):
+            self.ahead = Batch.of(ahead, self.prepared.prompts.train)
         self.step = point.step
 
     def save_final(self) -> None:
@@ -282,7 +318,11 @@ def write_description(prepared: Prepared, folder: RunFolder) -> None:
     write_json(
         folder.environment,
         environment.describe(
-            prepared.config.seed, prepared.device, prepared.model_fingerprint, prepared.base_dir
+            prepared.config.seed,
+            prepared.device,
+            prepared.model_fingerprint,
+            prepared.base_dir,
+            prepared.rewards,
         ),
     )
     write_json(folder.data, asdict(prepared.prompts.report))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import islice, pairwise
 
 import torch
 from torch import Tensor
@@ -72,6 +72,18 @@ class TrainBatch:
         """Loss tokens of the batch."""
         return sum(sample.count for sample in self.samples)
 
+    def lag(self, version: int) -> int:
+        """How many versions the oldest of the model's own tokens is behind a policy's version."""
+        lags = [
+            version - sampled
+            for member in self.samples
+            for sampled, counted in zip(
+                member.sample.policy_versions, member.loss_tokens, strict=True
+            )
+            if counted
+        ]
+        return max(lags, default=0)
+
     def counts(self, part: Sequence[TrainSample]) -> LossCounts:
         """What the token weights of a part depend on."""
         return LossCounts(
@@ -112,6 +124,18 @@ class TrainBatch:
             reference_logprobs=_joined([m.reference_logprobs for m in members]),
             engine_logprobs=torch.tensor(engine, dtype=torch.float32, device=device),
         )
+
+
+def keep_scores(members: Sequence[TrainSample], logprobs: Tensor) -> None:
+    """Leave each sample what the trainer found of its tokens.
+
+    Args:
+        members: In the order of the tokens.
+        logprobs: ``[tokens]`` under the weights that sampled.
+    """
+    values = iter(logprobs.tolist())
+    for member in members:
+        member.sample.trainer_logprobs = list(islice(values, len(member.sample.token_ids)))
 
 
 def _counts(sample: Sample, mask_truncated: bool) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -14,27 +12,23 @@ import torch
 from torch import Tensor
 
 from roost.algorithm.losses import LossCounts
+from roost.algorithm.mismatch import Mismatch, lag_sums
 from roost.algorithm.objective import objective
 from roost.config import RunConfig
 from roost.errors import ModelError
 from roost.model.policy import Policy
 from roost.samples import Group
 from roost.training.attention import PackLayout
-from roost.training.batch import TrainBatch, TrainSample
+from roost.training.batch import TrainBatch, TrainSample, keep_scores
 from roost.training.logprobs import token_logprobs
 from roost.training.optimizer import MasterOptimizer, learning_rate
 from roost.training.packing import Pack
 from roost.training.parallel import ALONE, Ranks
 from roost.training.shared_prompt import SharedPrompt
+from roost.training.sums import LARGEST, Sums, add, compare, metrics_of
 
 PROOF_SAMPLES = 4
 """Samples that are scored to compare engine and trainer where none needs training."""
-
-Sums = defaultdict[str, float]
-"""Metrics of a batch as sums and counts, never means of means."""
-
-_LARGEST = ["difference_max", "computed_at_once"]
-"""Of these sums the largest of all ranks counts."""
 
 
 class Trainer:
@@ -63,10 +57,13 @@ class Trainer:
         self.policy = policy
         self.ranks = ranks
         self.config = config
+        self.correction = config.decided_correction
         self.micro_batch_tokens = micro_batch_tokens
         self.reference = reference
         self.batches = 0
         """Rollout batches trained on."""
+        self.mismatch = Mismatch()
+        """Of the last batch, over all ranks: the engine's numbers against the trainer's."""
         self.optimizer = MasterOptimizer(policy.trainable_parameters(), config.train)
         _prepare_module(policy, config)
 
@@ -78,7 +75,8 @@ class Trainer:
         """
         train = self.config.train
         batch = TrainBatch.of(groups, self.config)
-        sums: Sums = defaultdict(float)
+        sums = Sums(float)
+        add(sums, lag_sums(batch.lag(self.policy.version)))
         self._prove_unmoving(batch, sums)
         if self.config.loss.beta > 0:
             self._score_reference(self._own(batch))
@@ -86,16 +84,18 @@ class Trainer:
             self._score_old(self._own(batch))
         rate = learning_rate(self.batches, self.config.peak_learning_rate, train)
         steps: list[dict[str, float]] = []
-        for _ in range(train.num_iterations):
-            for part in batch.parts:
-                self.optimizer.zero_grad()
-                self.accumulate(batch, part, sums)
-                self.ranks.sum_gradients(self.optimizer.gradients())
-                steps.append(self.optimizer.step(rate))
-                self.policy.version += 1
+        with self.policy.lock:
+            for _ in range(train.num_iterations):
+                for part in batch.parts:
+                    self.optimizer.zero_grad()
+                    self.accumulate(batch, part, sums)
+                    self.ranks.sum_gradients(self.optimizer.gradients())
+                    steps.append(self.optimizer.step(rate))
+                    self.policy.version += 1
         self.batches += 1
-        sums = Sums(float, self.ranks.sum(sums, _LARGEST, "the sums of the metrics"))
-        return {"learning_rate": rate, **_metrics(sums, steps, batch)}
+        sums = Sums(float, self.ranks.sum(sums, LARGEST, "the sums of the metrics"))
+        self.mismatch = Mismatch.of(sums)
+        return {"learning_rate": rate, **metrics_of(sums, steps, batch)}
 
     def accumulate(self, batch: TrainBatch, part: Sequence[TrainSample], sums: Sums) -> None:
         """Add the gradient of one update's samples, a pack at a time.
@@ -148,10 +148,11 @@ class Trainer:
             return
         own = self.ranks.divide(batch.samples, [1.0] * len(batch.samples))
         few = replace(batch, samples=own[:PROOF_SAMPLES])
+        counts = batch.counts(batch.samples)
         for sample, logprobs in zip(few.samples, self.logprobs(self.policy, few), strict=True):
-            engine = torch.tensor(sample.sample.full_logprobs, device=logprobs.device)
-            mask = torch.tensor(sample.loss_tokens, device=logprobs.device)
-            _compare(logprobs[mask], engine[mask], sums)
+            tokens = batch.token_batch([sample], counts, logprobs.device)
+            compare(logprobs, tokens, self.correction, sums)
+            keep_scores([sample], logprobs)
 
     def _backward(
         self,
@@ -164,16 +165,14 @@ class Trainer:
     ) -> None:
         tokens = batch.token_batch(members, counts, self.policy.device)
         logprobs, entropy = self.score(self.policy, pack, prompt)
-        loss, pack_sums = objective(logprobs, entropy, tokens, self.config.loss)
-        loss.backward()  # type: ignore[no-untyped-call]
         # Under the weights that sampled, which the first update of several leaves behind.
         sampled_under = logprobs.detach() if tokens.old_logprobs is None else tokens.old_logprobs
-        _compare(sampled_under[tokens.mask], tokens.engine_logprobs[tokens.mask], sums)
-        for name, value in pack_sums.items():
-            sums[name] += value
-        sums["computed"] += len(pack)
+        correction = compare(sampled_under, tokens, self.correction, sums)
+        keep_scores(members, sampled_under)
+        loss, pack_sums = objective(logprobs, entropy, tokens, self.config.loss, correction)
+        loss.backward()  # type: ignore[no-untyped-call]
         held = len(pack) + (0 if prompt is None else prompt.length)
-        sums["computed_at_once"] = max(sums["computed_at_once"], held)
+        add(sums, {**pack_sums, "computed": len(pack), "computed_at_once": held})
 
     def score(
         self, policy: Policy, pack: Pack, prompt: SharedPrompt | None = None
@@ -251,39 +250,3 @@ def _spare_embedding_gradients(policy: Policy) -> None:
     embedding = policy.base.get_input_embeddings()
     if policy.device.type == "cpu" and isinstance(embedding, torch.nn.Embedding):
         embedding.sparse = True
-
-
-def _compare(trainer: Tensor, engine: Tensor, sums: Sums) -> None:
-    """Add the differences of two rows of log-probabilities of the same tokens."""
-    difference = (trainer - engine).abs()
-    sums["compared"] += len(difference)
-    sums["difference"] += float(difference.sum(dtype=torch.float64))
-    if len(difference):
-        sums["difference_max"] = max(sums["difference_max"], float(difference.max()))
-
-
-def _metrics(sums: Sums, steps: Sequence[dict[str, float]], batch: TrainBatch) -> dict[str, float]:
-    """TRL's names where it has one; token means over all passes of the batch."""
-    tokens = sums["tokens"]
-
-    def mean(name: str) -> float:
-        return sums[name] / tokens if tokens else math.nan
-
-    compared = sums["compared"]
-    metrics = {
-        "loss": sums["loss"] / len(steps),
-        "entropy": mean("entropy"),
-        "clip_ratio/low_mean": mean("clip_low"),
-        "clip_ratio/high_mean": mean("clip_high"),
-        "clip_ratio/region_mean": mean("clip_low") + mean("clip_high"),
-        "sampling/logp_difference_mean": sums["difference"] / compared if compared else math.nan,
-        "sampling/logp_difference_max": float(sums["difference_max"]),
-        "tokens/trained": batch.tokens,
-        "tokens/computed": sums["computed"],
-        "tokens/computed_at_once": sums["computed_at_once"],
-        "updates_skipped": sum(not math.isfinite(step["grad_norm"]) for step in steps),
-        **steps[-1],
-    }
-    if batch.config.loss.beta > 0:
-        metrics["kl"] = mean("kl")
-    return metrics

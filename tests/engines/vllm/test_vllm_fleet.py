@@ -157,6 +157,43 @@ def test_the_only_server_comes_back_with_current_weights(fleets: list[Fleet]) ->
     assert {v for sample in samples for v in sample.policy_versions} == {1}
 
 
+def test_samples_keep_the_version_that_was_synced_while_the_policy_is_trained(
+    fleets: list[Fleet],
+) -> None:
+    fleets.append(fleet := Fleet(0.02, 0.02))
+    fleet.engine.sync()
+    stream = fleet.stream()
+    fleet.update()  # after the call, before its first sample
+    samples = [next(stream)]
+    fleet.update()
+    samples += stream
+    assert keys(samples) == ALL
+    assert {v for sample in samples for v in sample.policy_versions} == {0}
+    assert all(port.calls.count("start_update") == 1 for port in fleet.ports)
+
+
+def test_a_server_that_comes_back_waits_for_the_update_and_takes_its_weights(
+    fleets: list[Fleet],
+) -> None:
+    fleets.append(fleet := Fleet(0.02))
+    fleet.engine.sync()
+    stream = fleet.stream()
+    samples = [next(stream)]
+    with fleet.policy.lock:
+        fleet.die(0)
+        port = fleet.come_back(0)
+        time.sleep(1.0)
+        assert port.calls == [], "it was synced while the policy moved"
+        fleet.update()
+    samples += stream
+    assert keys(samples) == ALL
+    assert port.calls[:2] == ["start_update", "finish_update 1"]
+    assert [sample.policy_versions[0] for sample in samples] == sorted(
+        sample.policy_versions[0] for sample in samples
+    )
+    assert samples[-1].policy_versions[0] == 1
+
+
 def test_no_server_is_waited_for_without_end(fleets: list[Fleet]) -> None:
     fleets.append(fleet := Fleet(0.02, patience_s=0.6))
     fleet.engine.sync()

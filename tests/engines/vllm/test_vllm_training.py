@@ -37,6 +37,9 @@ def test_it_trains_and_evaluates(run: TinyRun) -> None:
 def test_engine_and_trainer_agree_at_every_step(run: TinyRun) -> None:
     for row in read_metrics(run.folder.metrics):
         assert row["sampling/logp_difference_max"] < 1e-4
+        assert 0.999 < row["sampling/importance_ratio_min"] <= row["sampling/importance_ratio_mean"]
+        assert row["sampling/importance_ratio_mean"] <= row["sampling/importance_ratio_max"] < 1.001
+        assert row["correction/truncated_ratio"] == row["correction/dropped_ratio"] == 0.0
 
 
 def test_a_sync_is_measured(run: TinyRun) -> None:
@@ -49,3 +52,20 @@ def test_a_sync_is_measured(run: TinyRun) -> None:
         assert row["sync/bytes"] > 0
         assert row["sync/probe_difference"] < 1e-4
         assert row["memory/sync_peak_bytes"] > 0
+
+
+def test_what_vllm_rounds_otherwise_is_corrected(tmp_path: Path) -> None:
+    """In bfloat16 ratios are near 1, and a bound of 1.01 drops some tokens."""
+    sections = {
+        "model": {"dtype": "bfloat16"},
+        "data": {"prompts_per_step": 16},
+        "rollout": {"engine": "vllm", "generations": 8},
+        "correction": {"mode": "mask", "max": 1.01},
+        "eval": {"prompts": 0},
+    }
+    rows = read_metrics(train_tiny(tmp_path / "run", Path.cwd(), sections).folder.metrics)
+    for row in rows:
+        assert row["sampling/importance_ratio_mean"] == pytest.approx(1.0, abs=0.02)
+        assert 0.7 < row["sampling/importance_ratio_min"] < 1 < row["sampling/importance_ratio_max"]
+        assert 0 < row["correction/dropped_ratio"] < 0.5
+        assert row["correction/truncated_ratio"] == 0.0

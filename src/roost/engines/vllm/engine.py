@@ -75,9 +75,14 @@ class VllmEngine(BaseEngine):
         return self._machine.state
 
     @property
+    def version(self) -> int | None:
+        """The policy's version that it was last proven to hold; None where it may not sample."""
+        return self._version if self.state is State.READY else None
+
+    @property
     def outdated(self) -> bool:
         """See ``Engine``."""
-        return self.state is not State.READY or self._version != self.policy.version
+        return self.version != self.policy.version
 
     def sync(self) -> dict[str, float]:
         """See ``Engine``. Wakes it where it sleeps: weights, then the sync, then the cache.
@@ -120,7 +125,7 @@ class VllmEngine(BaseEngine):
         """Have the next sync compare everything, as the first does."""
         self.proof = None
 
-    def _generate(self, call: Call) -> Iterator[Sample]:
+    def _check_ready(self) -> None:
         """See ``BaseEngine``.
 
         Raises:
@@ -128,6 +133,11 @@ class VllmEngine(BaseEngine):
         """
         self._machine.check("generate")
         check_version(self.policy.version, self._port.version())
+
+    def _generate(self, call: Call) -> Iterator[Sample]:
+        """See ``BaseEngine``."""
+        version, tokenizer = self.version, self.tokenizer
+        assert version is not None, "_check_ready has seen it"
         owners = list(call.samples())
         requests = [Request(prompt.token_ids, stream_seed(key)) for prompt, key in owners]
         self._machine.take("generate")
@@ -138,7 +148,6 @@ class VllmEngine(BaseEngine):
             while waiting:
                 for finished in self._exchange("samples", self._port.step):
                     key = waiting.pop(finished.request_id)
-                    version, tokenizer = self.policy.version, self.tokenizer
                     yield as_sample(finished, key, version=version, tokenizer=tokenizer)
         finally:
             if waiting:

@@ -32,6 +32,8 @@ class _Event:
 
     job: Job | None = None
     finished: Finished | None = None
+    version: int = 0
+    """Of the weights that the server held for the job."""
     error: Exception | None = None
 
 
@@ -42,6 +44,10 @@ class ServerEngine(BaseEngine):
     proven, by the same proof as a colocated engine, since it was connected to; and it refuses a
     request that names another version. A server that does not answer loses its jobs to the queue,
     and takes part again once it is back, synced and proven.
+
+    The policy may be trained while samples are collected: they come from the version that was
+    synced before the call, but for those of a server that came back, which takes the policy as it
+    is between two updates.
 
     Each server has a worker thread, for the time of one ``generate``; it takes jobs as its own are
     finished, so the fastest does the most.
@@ -124,6 +130,14 @@ class ServerEngine(BaseEngine):
         self._version = self.policy.version
         return self._metrics([one for one in found if one])
 
+    def _check_ready(self) -> None:
+        """See ``BaseEngine``.
+
+        Raises:
+            EngineError: its weights are not the policy's.
+        """
+        check_version(self.policy.version, "none" if self._version is None else str(self._version))
+
     def doubt(self) -> None:
         """Have the next sync compare everything on each server, as the first does."""
         for member in self._members:
@@ -134,9 +148,8 @@ class ServerEngine(BaseEngine):
         """See ``BaseEngine``. A request that servers refuse costs its own sample.
 
         Raises:
-            EngineError: its weights are not the policy's; no server answers; all was refused.
+            EngineError: no server answers; all was refused.
         """
-        check_version(self.policy.version, "none" if self._version is None else str(self._version))
         jobs = [
             Job(key, Request(prompt.token_ids, stream_seed(key))) for prompt, key in call.samples()
         ]
@@ -176,8 +189,8 @@ class ServerEngine(BaseEngine):
             if event.finished is None or event.job is None:
                 refused += 1
                 continue
-            version, tokenizer = self.policy.version, self._tokenizer
-            yield as_sample(event.finished, event.job.key, version=version, tokenizer=tokenizer)
+            key, tokenizer = event.job.key, self._tokenizer
+            yield as_sample(event.finished, key, version=event.version, tokenizer=tokenizer)
         self._refused += refused
         if refused == count:
             raise EngineError("the servers refused every request of this step")
@@ -202,7 +215,7 @@ class ServerEngine(BaseEngine):
             try:
                 if not member.connect(RETRY_S):
                     continue
-                member.sync()
+                self._bring_back(member)
                 self._feed(member, jobs, running, sampling, events)
                 self._reap(member, running, events)
             except ServerGone:
@@ -216,6 +229,13 @@ class ServerEngine(BaseEngine):
                 events.put(_Event(error=error))
                 return
         self._abort(member, running)
+
+    def _bring_back(self, member: Member) -> None:
+        """Sync a server that was gone. The others keep the version that they sample with."""
+        assert self._version is not None, "_check_ready has seen it"
+        if member.version is None or member.version < self._version:
+            with self.policy.lock:
+                member.sync()
 
     def _feed(
         self,
@@ -240,9 +260,11 @@ class ServerEngine(BaseEngine):
     def _reap(self, member: Member, running: dict[str, Job], events: queue.Queue[_Event]) -> None:
         if not running:
             return
+        version = member.version
+        assert version is not None, "it was given jobs"
         for finished in member.port.step():
             member.proved_useful()
-            events.put(_Event(running.pop(finished.request_id), finished))
+            events.put(_Event(running.pop(finished.request_id), finished, version))
 
     def _abort(self, member: Member, running: dict[str, Job]) -> None:
         if not running:

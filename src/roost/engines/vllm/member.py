@@ -18,7 +18,7 @@ class Member:
 
     Invariant: connecting, which may take as long as loading a model, touches no weight of the
     policy, so it may go on while the trainer trains. All else is called by one thread at a time,
-    while the policy stands still.
+    and ``sync`` while the policy stands still.
 
     Args:
         place: Where it is found.
@@ -68,6 +68,11 @@ class Member:
             self._leave()
             raise
         return True
+
+    @property
+    def version(self) -> int | None:
+        """Of the weights that it samples with; None where it may not."""
+        return None if self.engine is None else self.engine.version
 
     def sync(self) -> dict[str, float]:
         """Give it the policy's weights where it has others.
