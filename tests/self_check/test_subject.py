@@ -18,7 +18,7 @@ from roost.model.policy import Policy
 from roost.run.display import QuietDisplay
 from roost.self_check.subject import RATE, small, subject_of
 from roost.self_check.trial import open_trial
-from support.tiny_runs import SECTIONS, TinyRun
+from support.tiny_runs import SECTIONS, TinyRun, train_tiny
 
 
 def test_model_engine_and_method_stay_and_the_work_is_small() -> None:
@@ -107,6 +107,20 @@ def test_a_run_is_checked_with_its_newest_weights_and_not_written_to(run: Path) 
     assert policy.version == 2
     assert "checking the checkpoint after step 2" in said
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_a_step_of_a_run_in_bfloat16_begins_at_its_weights(method: str, tmp_path: Path) -> None:
+    """The optimizer's masters, from which a step writes them anew, are those of the run too."""
+    sections = {
+        "model": {"dtype": "bfloat16"},
+        "train": {"method": method, "learning_rate": 1e-2},
+    }
+    folder = train_tiny(tmp_path / "run", tmp_path, sections).folder
+    saved = load_file(folder.checkpoints / "step-2/weights.safetensors")
+    with open_trial(subject_of(folder.root, []), QuietDisplay()) as trial:
+        assert trial.step(lambda sample: float(sample.index % 2), rate=0.0)["grad_norm"] > 0
+        assert equal(trial.policy, saved)
 
 
 def test_a_run_without_checkpoints_with_what_it_ended_with(run: Path) -> None:

@@ -21,6 +21,8 @@ from roost.self_check.laws import compare
 from roost.self_check.trial import Trial
 from roost.sync.trainer_side import adapter_tensors, base_tensors
 
+_UNNOTICED = "it was not noticed: the engine would sample from wrong weights"
+
 
 def dropped_tensor(trial: Trial) -> Found:
     """A tensor, or the adapter of a layer, does not arrive."""
@@ -130,7 +132,7 @@ def _begin(trial: Trial) -> VllmEngine | ServerEngine:
 def _refused_whole(trial: Trial, engine: VllmEngine | ServerEngine) -> Found:
     """The sync is refused, and nothing can be sampled then."""
     words = _refused(engine.sync, SyncError)
-    _refused(trial.draw, EngineError)
+    _refused(trial.draw, EngineError, otherwise="its sync was refused, and it sampled all the same")
     return Found(words)
 
 
@@ -159,7 +161,9 @@ def why_awake(trial: Trial) -> str | None:
     return why_not(trial) or (None if trial.engine.sleeps else awake)
 
 
-def _refused(call: Callable[[], object], kind: type[EngineError]) -> str:
+def _refused(
+    call: Callable[[], object], kind: type[EngineError], otherwise: str = _UNNOTICED
+) -> str:
     """The words with which it is refused.
 
     Raises:
@@ -169,7 +173,7 @@ def _refused(call: Callable[[], object], kind: type[EngineError]) -> str:
         call()
     except kind as error:
         return f"refused: {error}"
-    raise CheckFailed("it was not noticed: the engine would sample from wrong weights")
+    raise CheckFailed(otherwise)
 
 
 def _victim(trial: Trial) -> str:

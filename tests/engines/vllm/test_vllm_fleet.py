@@ -235,6 +235,21 @@ def test_a_failed_proof_stops_the_run(fleets: list[Fleet]) -> None:
         list(fleet.stream())
 
 
+def test_in_doubt_each_server_is_compared_whole_once(
+    fleets: list[Fleet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("roost.engines.vllm.engine.CPU_PROOF_BYTES", 1)
+    fleets.append(fleet := Fleet(0.0, 0.0))
+    compared = []
+    for doubted in (True, False, True, False):
+        if doubted:
+            fleet.engine.doubt()
+        compared.append(fleet.engine.sync()["sync/tensors_compared"])
+        fleet.update()
+    whole = 2 * len(fleet.ports[0].tensors())
+    assert compared == [whole, 2, whole, 2]
+
+
 def test_a_second_trainer_takes_over_and_the_first_is_told(fleets: list[Fleet]) -> None:
     fleets.append(fleet := Fleet(0.0))
     fleet.engine.sync()
