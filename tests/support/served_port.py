@@ -17,6 +17,7 @@ from roost.engines.vllm.server.addresses import Address
 from roost.engines.vllm.server.http import Server
 from roost.engines.vllm.server.service import Service
 from roost.model.policy import Policy
+from roost.sync.held_folder import HeldFolder
 from support.recorded_port import RecordedPort
 
 SETTINGS = VllmSettings(
@@ -71,7 +72,7 @@ class ServedPort:
 
     def __init__(self, port: RecordedPort, token: str | None = None, number: int = 0) -> None:
         self.port = port
-        self.service = Service(port, SETTINGS)
+        self.service = Service(port, SETTINGS, HeldFolder("test"))
         self.server = _Droppable(self.service, "127.0.0.1", number, token)
         self.address = Address(self.server.url, token)
         self._threads = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -12,6 +13,7 @@ from roost.engines.vllm.port import VllmSettings
 from roost.engines.vllm.server.addresses import Address
 from roost.engines.vllm.server.http import Server, check_host
 from roost.engines.vllm.server.service import Service
+from roost.sync.held_folder import HeldFolder
 
 
 def serve(
@@ -41,8 +43,11 @@ def serve(
     # Importing the adapter imports vLLM.
     from roost.engines.vllm.adapter import VllmAdapter
 
+    folder = HeldFolder("server")
+    # vLLM leaves the sockets of its shards' processes behind, even when it ends in order.
+    os.environ.setdefault("VLLM_RPC_BASE_PATH", str(folder.path))
     engine = VllmAdapter(settings)
-    service = Service(engine, settings)
+    service = Service(engine, settings, folder)
     engine.when_a_shard_dies(service.fail)
 
     def on_signal(number: int, frame: FrameType | None) -> None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -17,6 +15,7 @@ import roost
 from roost.engines.vllm.port import VllmSettings
 from roost.engines.vllm.server.addresses import Address, read_addresses
 from roost.errors import EngineError
+from roost.sync.held_folder import HeldFolder
 
 START_S = 600.0
 """Seconds that a server may take to load a model."""
@@ -40,9 +39,9 @@ class ServerProcess:
         cards: Sequence[int] | None = None,
     ) -> None:
         # A folder that only its owner can enter: the address file holds the token.
-        self.folder = Path(tempfile.mkdtemp(prefix="roost-serve-"))
-        self._file = self.folder / "address.json"
-        self._log = self.folder / "log.txt"
+        self._folder = HeldFolder("serve", in_memory=False)
+        self._file = self._folder.path / "address.json"
+        self._log = self._folder.path / "log.txt"
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [
@@ -100,7 +99,7 @@ class ServerProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._folder.close()
 
     def kill(self) -> None:
         """End it at once."""
