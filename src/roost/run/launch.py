@@ -24,7 +24,8 @@ from roost.run.prepare import Prepared, prepare
 from roost.run.report import RunResult, conclude, ledger_lines, ledger_table
 from roost.run.resumed import resumed_config
 from roost.run.session import Session, open_session, write_config, write_description
-from roost.training.launched import open_ranks
+from roost.run.start_checks import check_start
+from roost.training.launched import open_ranks, world_size
 from roost.training.parallel import Ranks
 
 SIGNAL_S = 3.0
@@ -48,6 +49,7 @@ def start_run(
     force: bool = False,
 ) -> RunResult:
     """Prepare a new run, make its folder, and train; under ``torchrun`` on every rank."""
+    check_start(config, base_dir)
     shards = config.rollout.ranks_per_engine
     with open_ranks(config.model.device, tensor_parallel=shards) as ranks:
         quiet = display if ranks.leads else QuietDisplay()
@@ -91,6 +93,7 @@ def check_run(config: RunConfig, base_dir: Path, display: Display) -> Prepared:
     """
     if config.output.folder is not None:
         check_new(Path(config.output.folder))
+    check_start(config, base_dir)
     prepared = prepare(config, base_dir, display)
     announce(prepared, display)
     prepared.plan.require_fit()
@@ -153,6 +156,7 @@ def check_resume(
         RoostError: its model, data or recipe is another one now, or its checkpoint is damaged.
     """
     config = resumed_config(target, overrides, recipe, sections)
+    check_start(config, base_dir_of(target))
     prepared = prepare(
         config, base_dir_of(target), display, data=objects.data, reward_functions=objects.functions
     )
@@ -233,6 +237,9 @@ def announce(prepared: Prepared, display: Display) -> None:
         display.say(f"plan    {line}")
     if config.plan.gpu is not None:
         display.say(f"note    [plan] is for {config.plan.gpu}; this run takes one device a process")
+    shards = config.rollout.ranks_per_engine
+    if world_size() % shards:  # only checked: a run would have been refused
+        display.say(f"note    start it with torchrun --nproc-per-node, a multiple of {shards}")
 
 
 def _disk_bytes(prepared: Prepared, kept: int = 0) -> int:

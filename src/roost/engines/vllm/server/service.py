@@ -8,6 +8,7 @@ another trainer attaches, until an update has ended; until then nothing is sampl
 from __future__ import annotations
 
 import queue
+import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -52,6 +53,7 @@ class Service:
         self._settings = settings
         # Its ``put`` may be called by a signal handler while ``get`` waits.
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        self._id = secrets.token_hex(8)
         self._session: str | None = None
         self._version: str | None = None
         self._running: dict[str, str] = {}
@@ -72,6 +74,8 @@ class Service:
         """
         if name == "poll":
             return self._poll(session)
+        if name == "hello":
+            return {"id": self._id}
         handler = getattr(self, f"_do_{name}", None)
         if handler is None:
             raise EngineError(f"no such call: {name}")
