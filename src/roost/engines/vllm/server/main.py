@@ -11,7 +11,8 @@ from types import FrameType
 
 from roost.engines.vllm.port import VllmSettings
 from roost.engines.vllm.server.addresses import Address
-from roost.engines.vllm.server.http import Server, check_host
+from roost.engines.vllm.server.http import Server
+from roost.engines.vllm.server.listening import check_listening, check_token
 from roost.engines.vllm.server.service import Service
 from roost.sync.held_folder import HeldFolder
 
@@ -20,6 +21,7 @@ def serve(
     settings: VllmSettings,
     *,
     host: str,
+    advertise: str,
     port: int,
     token: str | None,
     on_ready: Callable[[Address], None],
@@ -30,6 +32,7 @@ def serve(
     Args:
         settings: Of the engine.
         host: Address to listen on.
+        advertise: The host that callers connect to.
         port: 0 takes any that is free.
         token: The secret that callers must know; needed unless ``host`` is loopback.
         on_ready: Told the address once calls are answered.
@@ -37,9 +40,10 @@ def serve(
             that one ends.
 
     Raises:
-        ConfigError: it would listen to a network without a token.
+        ConfigError: it cannot listen there, or would listen to a network without a token.
     """
-    check_host(host, token)
+    check_token(host, token)
+    check_listening(host, port)
     # Importing the adapter imports vLLM.
     from roost.engines.vllm.adapter import VllmAdapter
 
@@ -59,7 +63,7 @@ def serve(
         threading.Thread(target=server.serve_forever, daemon=True).start()
         if until_stdin_ends:
             threading.Thread(target=_stop_with_stdin, args=(service,), daemon=True).start()
-        on_ready(Address(server.url, token))
+        on_ready(Address(server.url(advertise), token))
         service.run()
         server.shutdown()
 
