@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import secrets
+import signal
 import sys
-import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -164,26 +165,29 @@ def _check_cards(args: argparse.Namespace, cards: int) -> None:
 
 
 def _serve_several(args: argparse.Namespace, settings: VllmSettings, ready: Any) -> None:
-    """A process for each replica; the first that ends, ends all."""
+    """A process for each replica."""
     from roost.engines.vllm.server.process import ServerProcess
-    from roost.errors import EngineError
+    from roost.engines.vllm.server.replicas import Replicas
 
     options = ["--host", args.host, "--advertise", args.advertise]
     if args.token_file is not None:
         options += ["--token-file", args.token_file]
     size = settings.tensor_parallel
-    children = []
-    for first in range(0, args.replicas * size, size):
-        cards = range(first, first + size) if settings.device == "cuda" else None
-        children.append(ServerProcess(settings, options, cards))
+    starts = [
+        partial(
+            ServerProcess,
+            settings,
+            options,
+            range(first, first + size) if settings.device == "cuda" else None,
+        )
+        for first in range(0, args.replicas * size, size)
+    ]
+    # Asked to end by a signal, it ends its servers and removes what it has written.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    replicas = Replicas(starts, ready, lambda line: print(line, file=sys.stderr, flush=True))
     try:
-        ready([child.wait() for child in children])
-        while all(child.alive for child in children):
-            time.sleep(0.2)
-        lost = next(child for child in children if not child.alive)
-        raise EngineError(f"a server (pid {lost.pid}) ended:\n{lost.last_lines()}")
+        replicas.run()
     except KeyboardInterrupt:
         print("stopping", file=sys.stderr)
     finally:
-        for child in children:
-            child.close()
+        replicas.close()
