@@ -154,9 +154,9 @@ def served(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     try:
         said = process.stdout.readline()
         assert said, (tmp_path / "log.txt").read_text()
-        assert json.loads(said)["servers"] == [
-            address.url for address in read_addresses(str(tmp_path / "servers.json"))
-        ]
+        urls = json.loads(said)["servers"]
+        assert urls == [address.url for address in read_addresses(str(tmp_path / "servers.json"))]
+        assert all(url.startswith("http://127.0.0.1:") for url in urls), "as it is advertised"
         yield process
     finally:
         process.terminate()
