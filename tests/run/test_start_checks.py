@@ -105,4 +105,5 @@ def test_a_recipe_checked_without_torchrun_may_be_started_with_it(
     check_processes(run)
     display = QuietDisplay()
     check_run(run, tmp_path, display)
-    assert "note    start it with torchrun --nproc-per-node, a multiple of 2" in display.lines
+    (note,) = (line for line in display.lines if line.startswith("note"))
+    assert "rollout.tensor_parallel = 2: start it with torchrun --nproc-per-node" in note

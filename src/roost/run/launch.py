@@ -239,7 +239,10 @@ def announce(prepared: Prepared, display: Display) -> None:
         display.say(f"note    [plan] is for {config.plan.gpu}; this run takes one device a process")
     shards = config.rollout.ranks_per_engine
     if world_size() % shards:  # only checked: a run would have been refused
-        display.say(f"note    start it with torchrun --nproc-per-node, a multiple of {shards}")
+        display.say(
+            f"note    rollout.tensor_parallel = {shards}: start it with torchrun --nproc-per-node "
+            f"and a multiple of {shards}"
+        )
 
 
 def _disk_bytes(prepared: Prepared, kept: int = 0) -> int:

@@ -70,9 +70,9 @@ def test_others_are_told_what_they_can_connect_to(
 @pytest.mark.parametrize(
     ("host", "given", "says"),
     [
-        ("0.0.0.0", "0.0.0.0", "--advertise 0.0.0.0: nobody can connect to that"),
-        ("::", "::", "--advertise ::: nobody can connect to that"),
-        ("0.0.0.0", "", "nobody can connect to that"),
+        ("0.0.0.0", "0.0.0.0", "--advertise 0.0.0.0: no other machine can connect to that"),
+        ("::", "::", "--advertise ::: no other machine can connect to that"),
+        ("0.0.0.0", "", "no other machine can connect to that"),
         ("0.0.0.0", "http://gpu-7", "--advertise http://gpu-7: is no host.*without http://"),
         ("0.0.0.0", "gpu-7:80", "--advertise gpu-7:80: is no host"),
         ("0.0.0.0", "gpu-8", "--advertise gpu-8: the host is not known here"),
@@ -102,7 +102,7 @@ def test_a_machine_whose_name_leads_nowhere_has_to_be_told(
 ) -> None:
     names.clear()
     names.update(known)
-    with pytest.raises(ConfigError, match=f"--host 0.0.0.0: nobody can connect to that.*{says}"):
+    with pytest.raises(ConfigError, match=f"--host 0.0.0.0: no other machine.*{says}"):
         advertised("0.0.0.0", None)
 
 

@@ -160,14 +160,28 @@ def test_a_server_leaves_no_names_in_shared_memory(engine: VllmEngine) -> None:
     assert samples(engine)
 
 
+def test_what_its_processes_speak_through_lies_in_its_folder(server: Served) -> None:
+    """And goes with it: vLLM itself removes no socket."""
+    port = RemotePort(read_addresses(server[1])[0])
+    folder = port._folder
+    port.close()
+    assert folder is not None
+    assert any(path.is_socket() for path in folder.iterdir())
+
+
 def test_a_shard_that_dies_ends_the_server(server: Served) -> None:
     """The last test of it. A trainer then finds it gone, as any server that died."""
-    process, _ = server
+    process, file = server
+    port = RemotePort(read_addresses(file)[0])
+    folder = port._folder
+    port.close()
     children = psutil.Process(process.pid).children(recursive=True)
     workers = [child for child in children if "resource_tracker" not in str(child.cmdline())]
     assert len(workers) >= 2
     workers[-1].kill()
     assert process.wait(60) != 0
+    assert folder is not None
+    assert not folder.exists()
 
 
 def test_shards_on_gpus_are_launched_by_vllm_itself(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -116,7 +116,7 @@ def _wrong(plain: str, host: str) -> str | None:
     if is_loopback(host) and not is_loopback(plain):
         return f"the server listens to its own machine alone (--host {host}); set --host too"
     if is_everywhere(plain):
-        return "nobody can connect to that"
+        return "no other machine can connect to that"
     if "/" in plain or (":" in plain and _address(plain) is None):
         return "is no host"
     try:
@@ -136,9 +136,9 @@ def _own_name(host: str) -> str:
     except OSError as error:
         problem = f"is not known to itself ({error.strerror})"
     raise ConfigError(
-        f"--host {host or 'of all addresses'}: nobody can connect to that, and this machine's name "
-        f"{name!r} {problem}. Give --advertise HOST, the name or address at which trainers reach "
-        "this machine."
+        f"--host {host or 'of all addresses'}: no other machine can connect to that, and this "
+        f"machine's name {name!r} {problem}. Give --advertise HOST, the name or address at which "
+        "trainers reach this machine."
     )
 
 
