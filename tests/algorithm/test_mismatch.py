@@ -60,8 +60,9 @@ def test_the_line_is_that_of_least_squares(slope: float, noise: float, parts: in
 
 def test_numbers_that_are_all_equal_have_no_line() -> None:
     """Greedy sampling: the engine is certain of every token."""
-    found = mismatch([(-0.5, 0.0, True), (-2.0, 0.0, True)])
-    assert (found.slope, found.scatter) == (1.0, 0.0)
+    for rounding in (0.0, 1e-5):
+        found = mismatch([(-0.5, -rounding, True), (-2.0, 0.0, True), (-1.0, 0.0, True)])
+        assert (found.slope, found.scatter) == (1.0, 0.0)
 
 
 def test_nothing_compared() -> None:

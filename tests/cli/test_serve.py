@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from roost.engines.vllm.server.addresses import Address, read_addresses, write_addresses
+from roost.engines.vllm.server.listening import url_of
 from roost.errors import ConfigError
-from support.commands import run
+from support.commands import run, succeed
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.7", "::", "my-server"])
@@ -54,6 +56,24 @@ def test_more_shards_than_cards_are_refused(monkeypatch: pytest.MonkeyPatch) -> 
 def test_another_vllm_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("roost.engines.vllm.installed_version", lambda: "0.19.1")
     assert "vLLM 0.19.1 is installed; supported is 0.32.x" in run("serve", "tiny").error
+
+
+def test_the_address_file_names_what_others_connect_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not the address that stands for all of this machine's."""
+
+    def serve(settings: Any, **asked: Any) -> None:
+        asked["on_ready"](Address(url_of(asked["advertise"], 5), asked["token"]))
+
+    monkeypatch.setattr("roost.engines.vllm.installed_version", lambda: "0.32.0")
+    monkeypatch.setattr("roost.engines.vllm.server.main.serve", serve)
+    (tmp_path / "token").write_text("sesame")
+    file = tmp_path / "servers.json"
+    asked = ("serve", "tiny", "--host", "0.0.0.0", "--token-file", tmp_path / "token")
+    said = succeed(*asked, "--advertise", "192.0.2.7", "--address-file", file)
+    assert said.json == {"servers": ["http://192.0.2.7:5"]}
+    assert read_addresses(str(file)) == [Address("http://192.0.2.7:5", "sesame")]
 
 
 @pytest.mark.parametrize("content", ["", "  \n", "two\nlines"])

@@ -17,6 +17,7 @@ from roost.engines.vllm.server.addresses import Address
 from roost.engines.vllm.server.http import Server
 from roost.engines.vllm.server.service import Service
 from roost.model.policy import Policy
+from roost.sync.held_folder import HeldFolder
 from support.recorded_port import RecordedPort
 
 SETTINGS = VllmSettings(
@@ -69,11 +70,17 @@ class _Droppable(Server):
 class ServedPort:
     """A server of its own threads. ``die`` ends it as a killed process ends."""
 
-    def __init__(self, port: RecordedPort, token: str | None = None, number: int = 0) -> None:
+    def __init__(
+        self,
+        port: RecordedPort,
+        token: str | None = None,
+        number: int = 0,
+        host: str = "127.0.0.1",
+    ) -> None:
         self.port = port
-        self.service = Service(port, SETTINGS)
-        self.server = _Droppable(self.service, "127.0.0.1", number, token)
-        self.address = Address(self.server.url, token)
+        self.service = Service(port, SETTINGS, HeldFolder("test"))
+        self.server = _Droppable(self.service, host, number, token)
+        self.address = Address(self.server.url("127.0.0.1"), token)
         self._threads = [
             threading.Thread(target=self.service.run, daemon=True),
             threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True),

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from roost.errors import EngineError
-from roost.sync.transports import memory_folder, pack, read_shared, unpack
+from roost.sync.transports import pack, read_shared, remove_buckets, unpack
 
 
 def bucket() -> list[tuple[str, Tensor]]:
@@ -76,9 +76,8 @@ def test_a_bucket_that_is_not_there_is_said(tmp_path: Path) -> None:
         read_shared(tmp_path, "bucket-0123456789abcdef")
 
 
-def test_the_memory_folder_is_for_its_owner_alone() -> None:
-    folder = memory_folder("roost-test-")
-    try:
-        assert folder.stat().st_mode & 0o077 == 0
-    finally:
-        folder.rmdir()
+def test_buckets_that_were_left_go_and_nothing_else(tmp_path: Path) -> None:
+    for name in ("bucket-0123456789abcdef", "bucket-fedcba9876543210", "adapter"):
+        (tmp_path / name).touch()
+    remove_buckets(tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["adapter"]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import secrets
+import signal
 import sys
-import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,11 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--lora-rank", metavar="N", type=int, help="of train.method = 'lora'")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
+    parser.add_argument(
+        "--advertise",
+        metavar="HOST",
+        help="what trainers connect to (default --host; this machine's name for 0.0.0.0 and ::)",
+    )
     parser.add_argument("--port", type=int, default=0, help="by default any that is free")
     parser.add_argument("--token-file", metavar="FILE", help="holds the secret that callers send")
     parser.add_argument(
@@ -62,14 +68,16 @@ def run(args: argparse.Namespace) -> int:
     # Here, not above: `roost --help` must not wait for torch.
     from roost.engines.vllm import check_version, installed_version
     from roost.engines.vllm.server.addresses import read_token, write_addresses
-    from roost.engines.vllm.server.http import check_host
+    from roost.engines.vllm.server.listening import advertised, check_listening, check_token
     from roost.engines.vllm.server.main import serve
 
     _check(args)
     token = read_token(args.token_file)
     if args.own_token and token is None:
         token = secrets.token_urlsafe(32)
-    check_host(args.host, token)
+    check_token(args.host, token)
+    check_listening(args.host, args.port)
+    args.advertise = advertised(args.host, args.advertise)
     check_version(installed_version())
 
     def ready(addresses: list[Address]) -> None:
@@ -83,6 +91,7 @@ def run(args: argparse.Namespace) -> int:
         serve(
             settings,
             host=args.host,
+            advertise=args.advertise,
             port=args.port,
             token=token,
             on_ready=lambda address: ready([address]),
@@ -156,26 +165,29 @@ def _check_cards(args: argparse.Namespace, cards: int) -> None:
 
 
 def _serve_several(args: argparse.Namespace, settings: VllmSettings, ready: Any) -> None:
-    """A process for each replica; the first that ends, ends all."""
+    """A process for each replica."""
     from roost.engines.vllm.server.process import ServerProcess
-    from roost.errors import EngineError
+    from roost.engines.vllm.server.replicas import Replicas
 
-    options = ["--host", args.host]
+    options = ["--host", args.host, "--advertise", args.advertise]
     if args.token_file is not None:
         options += ["--token-file", args.token_file]
     size = settings.tensor_parallel
-    children = []
-    for first in range(0, args.replicas * size, size):
-        cards = range(first, first + size) if settings.device == "cuda" else None
-        children.append(ServerProcess(settings, options, cards))
+    starts = [
+        partial(
+            ServerProcess,
+            settings,
+            options,
+            range(first, first + size) if settings.device == "cuda" else None,
+        )
+        for first in range(0, args.replicas * size, size)
+    ]
+    # Asked to end by a signal, it ends its servers and removes what it has written.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    replicas = Replicas(starts, ready, lambda line: print(line, file=sys.stderr, flush=True))
     try:
-        ready([child.wait() for child in children])
-        while all(child.alive for child in children):
-            time.sleep(0.2)
-        lost = next(child for child in children if not child.alive)
-        raise EngineError(f"a server (pid {lost.pid}) ended:\n{lost.last_lines()}")
+        replicas.run()
     except KeyboardInterrupt:
         print("stopping", file=sys.stderr)
     finally:
-        for child in children:
-            child.close()
+        replicas.close()

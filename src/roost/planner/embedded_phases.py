@@ -24,6 +24,8 @@ SAMPLE_BYTES = 2048
 SAMPLE_TOKEN_BYTES = 128
 """Of each of its tokens: places in five lists (40 B), a Python integer (32 B), two floats (48 B)
 and text; ``tests/engines/test_sample_bytes.py`` measures it."""
+SCORED_TOKEN_BYTES = 32
+"""Of each of its tokens once it is trained on: the trainer's log-probability."""
 PREFILL_TOKENS = 2048
 """Most prompt tokens of one prefill."""
 DRAW_BYTES = 4 * 4
@@ -66,7 +68,7 @@ def evaluate_phase(sizes: RunSizes, cache: int) -> Phase:
 def train_phase(sizes: RunSizes, micro: int) -> Phase:
     """All that is held in a forward and backward of ``micro`` tokens, or of all that there are."""
     residual = _residual(sizes.train_residual)
-    samples = _samples(sizes, sizes.step_samples)
+    samples = _samples(sizes, sizes.step_samples, SAMPLE_TOKEN_BYTES + SCORED_TOKEN_BYTES)
     return Phase("train", (*_resident(sizes), *samples, *_train(sizes, micro), *residual))
 
 
@@ -96,14 +98,12 @@ def _resident(sizes: RunSizes) -> Iterator[Term]:
         yield Term("reference", width * parameters, f"{width} B x {parameters:,} parameters")
 
 
-def _samples(sizes: RunSizes, count: int) -> Iterator[Term]:
+def _samples(sizes: RunSizes, count: int, token_bytes: int = SAMPLE_TOKEN_BYTES) -> Iterator[Term]:
     """Finished samples, which are Python's: beside a GPU they are held by the host."""
     if sizes.device == "cpu":
         tokens = count * sizes.completion
-        formula = (
-            f"{SAMPLE_BYTES:,} B x {count:,} samples + {SAMPLE_TOKEN_BYTES} B x {tokens:,} tokens"
-        )
-        yield Term("samples", SAMPLE_BYTES * count + SAMPLE_TOKEN_BYTES * tokens, formula)
+        formula = f"{SAMPLE_BYTES:,} B x {count:,} samples + {token_bytes} B x {tokens:,} tokens"
+        yield Term("samples", SAMPLE_BYTES * count + token_bytes * tokens, formula)
 
 
 def _generate(sizes: RunSizes, cache: int) -> Iterator[Term]:

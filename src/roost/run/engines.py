@@ -24,7 +24,6 @@ from roost.errors import ConfigError
 from roost.model.policy import Policy
 from roost.run.servers import build_servers
 from roost.samples import Prompt
-from roost.training.launched import world_size
 from roost.training.parallel import ALONE, Ranks
 
 if TYPE_CHECKING:
@@ -43,11 +42,6 @@ def check_engine(config: RunConfig, device: torch.device) -> None:
     """
     if config.rollout.engine == "embedded":
         return
-    if world_size() > 1 and config.rollout.mode == "server":
-        raise ConfigError(
-            f"rollout.mode = 'server' in {world_size()} processes: servers take weights from one "
-            "process so far. Set rollout.mode = 'colocate', or start Roost without torchrun."
-        )
     if config.rollout.mode == "colocate" or config.rollout.launch:
         check_version(installed_version())
     if config.rollout.sleep and device.type != "cuda":

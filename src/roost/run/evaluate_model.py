@@ -22,6 +22,7 @@ from roost.run.interrupts import StopSwitch
 from roost.run.launch import PythonObjects
 from roost.run.prepare import Prepared, prepare
 from roost.run.session import build_pool, load_policy, training_sampling
+from roost.run.start_checks import check_servers
 from roost.training.adapters import ADAPTER_CONFIG
 from roost.training.launched import world_size
 
@@ -160,6 +161,7 @@ def evaluate_model(
             f"torchrun started {world_size()} processes, and an evaluation takes one. Start it "
             "without torchrun."
         )
+    check_servers(subject.config, subject.base_dir)
     prepared = prepare(
         subject.config,
         subject.base_dir,

@@ -12,7 +12,6 @@ from typing import Any
 from safetensors import SafetensorError
 
 from roost.config import RunConfig
-from roost.config.loading import build_config, load_config, merge
 from roost.errors import CheckpointError
 from roost.run import checkpoint, environment
 from roost.run.claim import Claim, check_new, check_room
@@ -23,8 +22,10 @@ from roost.run.lock import FolderLock
 from roost.run.loop import run
 from roost.run.prepare import Prepared, prepare
 from roost.run.report import RunResult, conclude, ledger_lines, ledger_table
+from roost.run.resumed import resumed_config
 from roost.run.session import Session, open_session, write_config, write_description
-from roost.training.launched import open_ranks
+from roost.run.start_checks import check_start
+from roost.training.launched import open_ranks, world_size
 from roost.training.parallel import Ranks
 
 SIGNAL_S = 3.0
@@ -48,6 +49,7 @@ def start_run(
     force: bool = False,
 ) -> RunResult:
     """Prepare a new run, make its folder, and train; under ``torchrun`` on every rank."""
+    check_start(config, base_dir)
     shards = config.rollout.ranks_per_engine
     with open_ranks(config.model.device, tensor_parallel=shards) as ranks:
         quiet = display if ranks.leads else QuietDisplay()
@@ -91,6 +93,7 @@ def check_run(config: RunConfig, base_dir: Path, display: Display) -> Prepared:
     """
     if config.output.folder is not None:
         check_new(Path(config.output.folder))
+    check_start(config, base_dir)
     prepared = prepare(config, base_dir, display)
     announce(prepared, display)
     prepared.plan.require_fit()
@@ -153,6 +156,7 @@ def check_resume(
         RoostError: its model, data or recipe is another one now, or its checkpoint is damaged.
     """
     config = resumed_config(target, overrides, recipe, sections)
+    check_start(config, base_dir_of(target))
     prepared = prepare(
         config, base_dir_of(target), display, data=objects.data, reward_functions=objects.functions
     )
@@ -233,65 +237,9 @@ def announce(prepared: Prepared, display: Display) -> None:
         display.say(f"plan    {line}")
     if config.plan.gpu is not None:
         display.say(f"note    [plan] is for {config.plan.gpu}; this run takes one device a process")
-
-
-RESUME_MAY_CHANGE = (
-    "train.steps",
-    "train.micro_batch_tokens",
-    "train.gradient_checkpointing",
-    "output.",
-    "plan.",
-    "rollout.cache_bytes",
-    "rollout.tensor_parallel",
-    "rewards.workers",
-)
-"""Fields that a resumed run may set anew: none of them alters what a step computes. Micro-batches
-and shards of an engine alter the order of its sums, and so its last bits."""
-
-
-def resumed_config(
-    target: RunFolder,
-    overrides: Sequence[str] = (),
-    recipe: Path | None = None,
-    sections: Mapping[str, Any] | None = None,
-) -> RunConfig:
-    """The configuration to resume with; the run keeps its folder.
-
-    Raises:
-        CheckpointError: a recipe or override would change what the run computes; its fields are
-            named.
-    """
-    before = load_config(target.config)
-    after = load_config(recipe or target.config, overrides, base=sections)
-    old, new = _flat(before.model_dump()), _flat(after.model_dump())
-    changed = [name for name in new if new[name] != old.get(name)]
-    refused = [n for n in changed if not n.startswith(RESUME_MAY_CHANGE)]
-    if refused:
-        first = refused[0]
-        raise CheckpointError(
-            f"the run in '{target.root}' was made by another recipe. What differs: "
-            f"{', '.join(refused)} ({first} was {old.get(first)!r}, is {new[first]!r}). "
-            "Resume without a recipe, or start a new run."
-        )
-    kept = {"output": {"folder": before.output.folder}, "train": _chosen(before, after)}
-    return build_config(merge(after.model_dump(), kept))
-
-
-def _chosen(before: RunConfig, after: RunConfig) -> dict[str, Any]:
-    """What the plan of the run chose and a recipe leaves open: chosen anew, with other memory
-    free, it would round otherwise."""
-    names = ("micro_batch_tokens", "gradient_checkpointing")
-    return {n: getattr(before.train, n) for n in names if getattr(after.train, n) is None}
-
-
-def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in table.items():
-        if isinstance(value, Mapping):
-            flat.update(_flat(value, f"{prefix}{name}."))
-        else:
-            flat[f"{prefix}{name}"] = value
-    return flat
+    shards = config.rollout.ranks_per_engine
+    if world_size() % shards:  # only checked: a run would have been refused
+        display.say(f"note    start it with torchrun --nproc-per-node, a multiple of {shards}")
 
 
 def _disk_bytes(prepared: Prepared, kept: int = 0) -> int:

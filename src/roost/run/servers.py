@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from roost.config import RolloutConfig
 from roost.engines.vllm.client import RemotePort
 from roost.engines.vllm.engine import VllmEngine
 from roost.engines.vllm.fleet import ServerEngine
 from roost.engines.vllm.member import Member
 from roost.engines.vllm.places import KnownPlace, LaunchedPlace, Place
 from roost.engines.vllm.port import Through, VllmSettings, directly
-from roost.engines.vllm.server.addresses import read_addresses, read_token
+from roost.engines.vllm.server.addresses import Address, read_addresses, read_token
 from roost.errors import ConfigError, EngineError
 from roost.model.policy import Policy
 
@@ -60,13 +61,32 @@ def _places(prepared: Prepared, settings: VllmSettings) -> Iterator[Place]:
             shards = replace(settings, tensor_parallel=rollout.tensor_parallel)
             yield LaunchedPlace(shards, _cards(number, rollout.tensor_parallel, settings.device))
         return
-    base = prepared.base_dir
-    token = read_token(None if rollout.token_file is None else str(base / rollout.token_file))
+    token = _token(rollout, prepared.base_dir)
     for entry in rollout.servers:
-        if "://" not in entry:
-            entry = str(base / Path(entry))
-        for index in range(len(read_addresses(entry, token))):
-            yield KnownPlace(entry, index, token)
+        located = _located(entry, prepared.base_dir)
+        for index in range(len(read_addresses(located, token))):
+            yield KnownPlace(located, index, token)
+
+
+def named_servers(rollout: RolloutConfig, base_dir: Path) -> Iterator[tuple[str, Address]]:
+    """Each server of ``rollout.servers``, behind the entry that names it.
+
+    Raises:
+        ConfigError: an entry names none, or ``rollout.token_file`` holds no secret.
+    """
+    token = _token(rollout, base_dir) if rollout.servers else None
+    for entry in rollout.servers:
+        for address in read_addresses(_located(entry, base_dir), token):
+            yield entry, address
+
+
+def _token(rollout: RolloutConfig, base_dir: Path) -> str | None:
+    file = rollout.token_file
+    return read_token(None if file is None else str(base_dir / Path(file).expanduser()))
+
+
+def _located(entry: str, base_dir: Path) -> str:
+    return entry if "://" in entry else str(base_dir / Path(entry).expanduser())
 
 
 def _cards(number: int, count: int, device: str) -> Sequence[int] | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import re
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -84,10 +83,10 @@ def unpack(manifest: Sequence[dict[str, Any]], data: bytearray) -> list[tuple[st
     return tensors
 
 
-def memory_folder(prefix: str) -> Path:
-    """A new folder of this user alone, in memory where there is ``/dev/shm``."""
-    memory = Path("/dev/shm")
-    return Path(tempfile.mkdtemp(prefix=prefix, dir=memory if memory.is_dir() else None))
+def remove_buckets(folder: Path) -> None:
+    """Remove what a trainer that was killed has left in a server's folder."""
+    for file in folder.glob("bucket-*"):
+        file.unlink(missing_ok=True)
 
 
 def read_shared(folder: Path, name: str) -> bytearray:

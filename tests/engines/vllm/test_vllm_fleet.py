@@ -300,6 +300,21 @@ def test_weights_travel_in_the_request_where_no_memory_is_shared() -> None:
         served.close()
 
 
+def test_a_bucket_of_a_killed_trainer_goes_when_the_next_attaches() -> None:
+    served = ServedPort(SlowPort(Policy(build("llama"))))
+    try:
+        first = RemotePort(served.address)
+        assert first._folder is not None
+        left = first._folder / "bucket-0123456789abcdef"
+        left.write_bytes(b"half of it")
+        first.close()
+        RemotePort(served.address).close()
+        assert not left.exists()
+    finally:
+        served.close()
+    assert not left.parent.exists()
+
+
 def test_a_server_that_hangs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     port = SlowPort(Policy(build("llama")))
     served = ServedPort(port)

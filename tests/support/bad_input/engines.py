@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+
+from roost.engines.vllm.server.addresses import Address, write_addresses
+from roost.model.policy import Policy
 from support.bad_input.case import Arguments, case
 from support.desk import Desk
+from support.listeners import free_port, web_page
+from support.served_port import ServedPort, SlowPort
+from support.small_models import build
 
 SUPPORTED = "0.32.0"
 
@@ -16,6 +24,36 @@ def vllm(version: str | None, *overrides: str) -> Arguments:
         return desk.set("rollout.engine=vllm", *overrides)
 
     return arguments
+
+
+def servers(make: Callable[[Desk], object]) -> Arguments:
+    """A run on what a function names as ``rollout.servers``."""
+
+    def arguments(desk: Desk) -> list[str]:
+        named = json.dumps(make(desk))
+        return vllm(SUPPORTED, "rollout.mode=server", f"rollout.servers={named}")(desk)
+
+    return arguments
+
+
+def served(desk: Desk, token: str | None = None) -> Address:
+    """A server that is there."""
+    server = ServedPort(SlowPort(Policy(build("llama"))), token)
+    desk.after(server.close)
+    return server.address
+
+
+def address_file(desk: Desk, *addresses: Address, name: str = "servers.json") -> list[str]:
+    """What ``roost serve`` writes."""
+    write_addresses(desk.root / name, addresses)
+    return [name]
+
+
+def page(desk: Desk) -> list[str]:
+    """A web server that knows nothing of Roost."""
+    url, close = web_page()
+    desk.after(close)
+    return [url]
 
 
 CASES = [
@@ -111,6 +149,77 @@ CASES = [
             "model.device=cpu",
         ),
         "rollout.tensor_parallel = 3: the model's attention heads (4) cannot be divided among 3",
+    ),
+    case(
+        "server-file-misspelt",
+        servers(lambda desk: address_file(desk, Address("http://a:1")) and ["server.json"]),
+        "server.json' cannot be read (No such file or directory). Did you mean 'servers.json'?",
+        "should be http://HOST:PORT, or the file that `roost serve MODEL --address-file FILE`",
+    ),
+    case(
+        "server-without-http",
+        servers(lambda desk: ["localhost:8000"]),
+        "Did you mean 'http://localhost:8000'?",
+    ),
+    *(
+        case(f"server-url-{name}", servers(lambda _, url=url: [url]), f"rollout.servers: '{url}'")
+        for name, url in {
+            "https": "https://a:1",
+            "port": "http://a:70000",
+            "no-port": "http://a",
+            "path": "http://a:1/v1",
+            "bracket": "http://[::1:5",
+        }.items()
+    ),
+    case(
+        "server-file-of-something-else",
+        servers(lambda desk: [desk.write("other.json", '{"servers": [{"url": 5}]}')]),
+        "other.json' is no file that `roost serve --address-file` wrote",
+    ),
+    case(
+        "server-file-without-servers",
+        servers(lambda desk: address_file(desk)),
+        "servers.json' is no file that `roost serve --address-file` wrote",
+    ),
+    case(
+        "server-that-is-dead",
+        servers(lambda desk: address_file(desk, Address(f"http://127.0.0.1:{free_port()}"))),
+        "rollout.servers: 'servers.json': nothing listens at 127.0.0.1:",
+        "(connection refused). Start it again with `roost serve MODEL --address-file servers.json`",
+    ),
+    case(
+        "one-server-of-two-that-is-dead",
+        servers(lambda desk: [served(desk).url, f"http://127.0.0.1:{free_port()}"]),
+        "nothing listens at 127.0.0.1:",
+        "a server has another port each time",
+    ),
+    case(
+        "server-on-a-host-that-is-not-known",
+        servers(lambda desk: ["http://nowhere.invalid:5"]),
+        "rollout.servers: 'http://nowhere.invalid:5': the host of nowhere.invalid:5 is not known",
+    ),
+    case(
+        "server-of-something-else",
+        servers(page),
+        "what answers at 127.0.0.1:",
+        "is not a Roost server",
+    ),
+    case(
+        "server-without-its-token",
+        servers(lambda desk: [served(desk, "sesame").url]),
+        "asks for a token. Set rollout.token_file to the file that it was started with",
+    ),
+    case(
+        "server-with-the-token-of-another",
+        servers(lambda desk: address_file(desk, Address(served(desk, "sesame").url, "sesam"))),
+        "rollout.servers: 'servers.json': the server at 127.0.0.1:",
+        "asks for another token. The file is of another server",
+    ),
+    case(
+        "server-named-twice",
+        servers(lambda desk: [(one := served(desk)).url, *address_file(desk, one)]),
+        "rollout.servers: 'servers.json' names the server http://127.0.0.1:",
+        "names too. Take one of them out",
     ),
     case("vllm-mode", vllm(SUPPORTED, "rollout.mode=sever"), "rollout.mode = 'sever'", "colocate"),
 ]

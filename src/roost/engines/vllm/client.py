@@ -195,9 +195,7 @@ class RemotePort:
         raise (ServerGone if status >= 500 else EngineError)(error)
 
     def _exchange(self, name: str, body: bytes, seconds: float) -> tuple[int, dict[str, Any]]:
-        headers = {wire.SESSION_HEADER: self._session}
-        if self.address.token is not None:
-            headers[wire.TOKEN_HEADER] = f"Bearer {self.address.token}"
+        headers = wire.headers(self._session, self.address.token)
         try:
             if self._connection.sock is None:
                 self._connection.timeout = CONNECT_S

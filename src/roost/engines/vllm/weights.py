@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-import weakref
 from collections.abc import Iterator, Mapping
 from itertools import cycle
-from pathlib import Path
 from typing import Any
 
 from safetensors.torch import save_file
@@ -19,6 +15,7 @@ from roost.errors import EngineError
 from roost.model.policy import Policy
 from roost.sync.buckets import buckets
 from roost.sync.digest import ZEROS, tensor_digest
+from roost.sync.held_folder import HeldFolder
 from roost.sync.names import NameMap, part_names, split_shard
 from roost.sync.proof import check_digests, check_written
 from roost.sync.trainer_side import adapter_file, adapter_tensors, base_tensors, infos
@@ -111,12 +108,8 @@ class AdapterWeights(FullWeights):
 
     def __init__(self, policy: Policy, port: Port, ranks: Ranks = ALONE) -> None:
         super().__init__(policy, port, ranks)
-        memory = Path("/dev/shm")
-        self._folder = Path(
-            tempfile.mkdtemp(prefix="roost-adapter-", dir=memory if memory.is_dir() else None)
-        )
-        # Also when it is never closed: what lies in /dev/shm is memory.
-        self._remove = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        self._held = HeldFolder("adapter")
+        self._folder = self._held.path
         adapted: Any = policy.module
         config = adapted.peft_config["default"]
         config.save_pretrained(self._folder)
@@ -142,7 +135,7 @@ class AdapterWeights(FullWeights):
 
     def close(self) -> None:
         """Remove the adapter's file."""
-        self._remove()
+        self._held.close()
 
     def _slot_map(self, port: Port) -> dict[str, str]:
         """By slot, the module of the trainer that it stands for."""

@@ -7,8 +7,13 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from roost.errors import ConfigError
+from roost.errors import ConfigError, nearest
+
+_ALLOWED = (
+    "should be http://HOST:PORT, or the file that `roost serve MODEL --address-file FILE` writes"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,25 +42,48 @@ def read_addresses(entry: str, token: str | None = None) -> list[Address]:
     Raises:
         ConfigError: it is neither.
     """
-    if entry.startswith("http://"):
-        return [Address(entry.rstrip("/"), token)]
     if "://" in entry:
-        raise ConfigError(
-            f"rollout.servers: {entry!r}: should be http://HOST:PORT, or the file that "
-            "`roost serve --address-file FILE` writes."
-        )
+        if not _is_url(entry):
+            raise ConfigError(f"rollout.servers: {entry!r}: {_ALLOWED}.")
+        return [Address(entry.rstrip("/"), token)]
     try:
         servers = json.loads(Path(entry).read_text(encoding="utf-8"))["servers"]
-        return [Address(one["url"], one["token"]) for one in servers]
+        found = [Address(one["url"], one["token"]) for one in servers]
     except OSError as error:
         raise ConfigError(
-            f"rollout.servers: {entry!r} cannot be read ({error.strerror}): should be "
-            "http://HOST:PORT, or the file that `roost serve --address-file FILE` writes."
+            f"rollout.servers: {entry!r} cannot be read ({error.strerror}).{_meant(entry)} The "
+            f"entry {_ALLOWED}, once it answers."
         ) from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError):
+        found = []
+    if not found or not all(_is_url(one.url) for one in found):
         raise ConfigError(
-            f"rollout.servers: {entry!r} is no file that `roost serve --address-file` wrote."
-        ) from error
+            f"rollout.servers: {entry!r} is no file that `roost serve --address-file` wrote. The "
+            f"entry {_ALLOWED}."
+        )
+    return found
+
+
+def _is_url(text: object) -> bool:
+    """Whether it is http://HOST:PORT and nothing more."""
+    if not isinstance(text, str):
+        return False
+    try:
+        parts = urlsplit(text)
+        named = bool(parts.hostname) and bool(parts.port)
+    except ValueError:  # a port that is none, a bracket too many
+        return False
+    return named and parts.scheme == "http" and text.rstrip("/") == f"http://{parts.netloc}"
+
+
+def _meant(entry: str) -> str:
+    """A sentence about what a file that is not there may have been meant as."""
+    if _is_url(f"http://{Path(entry).name}"):
+        return f" Did you mean 'http://{Path(entry).name}'?"
+    folder = Path(entry).parent
+    beside = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    match = nearest(Path(entry).name, beside)
+    return f" Did you mean '{folder / match}'?" if match else ""
 
 
 def read_token(file: str | None) -> str | None:

@@ -7,14 +7,15 @@ and in its headers the session and, where the server has one, the token.
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import logging
+import socket
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from roost.engines.vllm.server import wire
+from roost.engines.vllm.server.listening import check_token, family_of, url_of
 from roost.engines.vllm.server.service import Conflict, Service
-from roost.errors import ConfigError, EngineError
+from roost.errors import EngineError
 
 log = logging.getLogger(__name__)
 
@@ -24,49 +25,37 @@ _SOCKET_S = 60.0
 """Seconds that a connection may be silent in the middle of a request."""
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address.
+class Server(ThreadingHTTPServer):
+    """Listens.
 
-    >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("0.0.0.0")
-    (True, True, False)
-    """
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def check_host(host: str, token: str | None) -> None:
-    """Refuse to listen to a network without a token.
+    Args:
+        service: Carries out what is asked.
+        host: Where to listen; ``::`` takes IPv4 too.
+        port: 0 takes any that is free.
+        token: The secret that callers must know.
 
     Raises:
-        ConfigError: with what to do.
+        ConfigError: it would listen to a network without a token.
     """
-    if not is_loopback(host) and not token:
-        raise ConfigError(
-            f"--host {host}: others could reach this server, read your model and run it; give "
-            "--token-file FILE, a file with a secret in one line, or leave --host at 127.0.0.1."
-        )
-
-
-class Server(ThreadingHTTPServer):
-    """Listens; port 0 takes any that is free."""
 
     daemon_threads = True
 
     def __init__(self, service: Service, host: str, port: int, token: str | None) -> None:
-        check_host(host, token)
+        check_token(host, token)
         self.service = service
         self.token = token
+        self.address_family = family_of(host)
         super().__init__((host, port), _Handler)
 
-    @property
-    def url(self) -> str:
-        """Where it can be reached."""
-        host, port = self.server_address[:2]
-        return f"http://{host!s}:{port}"
+    def server_bind(self) -> None:
+        """Take IPv4 too at ``::``."""
+        if self.address_family == socket.AF_INET6:
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        super().server_bind()
+
+    def url(self, host: str) -> str:
+        """Where callers that know this machine as ``host`` reach it."""
+        return url_of(host, self.server_address[1])
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -17,6 +15,7 @@ import roost
 from roost.engines.vllm.port import VllmSettings
 from roost.engines.vllm.server.addresses import Address, read_addresses
 from roost.errors import EngineError
+from roost.sync.held_folder import HeldFolder
 
 START_S = 600.0
 """Seconds that a server may take to load a model."""
@@ -40,9 +39,10 @@ class ServerProcess:
         cards: Sequence[int] | None = None,
     ) -> None:
         # A folder that only its owner can enter: the address file holds the token.
-        self.folder = Path(tempfile.mkdtemp(prefix="roost-serve-"))
-        self._file = self.folder / "address.json"
-        self._log = self.folder / "log.txt"
+        self._folder = HeldFolder("serve", in_memory=False)
+        self._file = self._folder.path / "address.json"
+        self._log = self._folder.path / "log.txt"
+        self._deadline = time.monotonic() + START_S
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [
@@ -67,40 +67,58 @@ class ServerProcess:
         """Whether it still runs."""
         return self._process.poll() is None
 
-    def wait(self, deadline_s: float = START_S) -> Address:
+    def wait(self) -> Address:
         """Its address, once it answers.
+
+        Raises:
+            EngineError: see ``ready``.
+        """
+        while (address := self.ready()) is None:
+            time.sleep(0.05)
+        return address
+
+    def ready(self) -> Address | None:
+        """Its address; None while it does not answer yet.
 
         Raises:
             EngineError: it ended before, or took too long; its last lines are shown.
         """
-        end = time.monotonic() + deadline_s
-        while time.monotonic() < end:
-            if self._file.exists():
-                return read_addresses(str(self._file))[0]
-            if not self.alive:
-                code = self._process.returncode
-                raise EngineError(f"the vLLM server ended with code {code}:\n{self.last_lines()}")
-            time.sleep(0.05)
-        raise EngineError(
-            f"the vLLM server (pid {self.pid}) was not ready after {deadline_s:.0f} s:\n"
-            f"{self.last_lines()}"
+        if self._file.exists():
+            return read_addresses(str(self._file))[0]
+        if not self.alive:
+            raise self.ending()
+        if time.monotonic() > self._deadline:
+            raise EngineError(
+                f"the vLLM server (pid {self.pid}) was not ready after {START_S:.0f} s:\n"
+                f"{self._last_lines()}"
+            )
+        return None
+
+    def ending(self) -> EngineError:
+        """How it has ended, with the end of what it has printed."""
+        code = self._process.poll()
+        return EngineError(
+            f"the vLLM server (pid {self.pid}) ended with code {code}:\n{self._last_lines()}"
         )
 
-    def last_lines(self) -> str:
-        """The end of what it has printed."""
+    def _last_lines(self) -> str:
         lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
         return "\n".join(f"  {line}" for line in lines[-_LOG_LINES:])
 
-    def close(self) -> None:
-        """End it: asked first, then killed."""
+    def stop(self) -> None:
+        """Ask it to end."""
         if self._process.stdin is not None and not self._process.stdin.closed:
             self._process.stdin.close()
+
+    def close(self) -> None:
+        """End it: asked first, then killed."""
+        self.stop()
         try:
             self._process.wait(_STOP_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._folder.close()
 
     def kill(self) -> None:
         """End it at once."""

@@ -8,7 +8,7 @@ another trainer attaches, until an update has ended; until then nothing is sampl
 from __future__ import annotations
 
 import queue
-import shutil
+import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -19,7 +19,8 @@ from typing import Any
 from roost.engines.vllm.port import Port, Request, VllmSettings
 from roost.engines.vllm.server import wire
 from roost.errors import EngineError
-from roost.sync.transports import memory_folder, read_shared, unpack
+from roost.sync.held_folder import HeldFolder
+from roost.sync.transports import read_shared, remove_buckets, unpack
 
 POLL_S = 1.0
 """Seconds that ``poll`` waits for a completion before it says that there is none yet."""
@@ -38,15 +39,21 @@ class _Call:
 
 
 class Service:
-    """Owns the engine, the version of its weights, and whose requests run."""
+    """Owns the engine, the version of its weights, and whose requests run.
 
-    def __init__(self, port: Port, settings: VllmSettings) -> None:
-        self.folder = memory_folder("roost-server-")
-        """Where a trainer on this machine may put a bucket."""
+    Args:
+        port: The engine.
+        settings: What it was started with.
+        folder: Where a trainer on this machine may put a bucket; closed with the engine.
+    """
+
+    def __init__(self, port: Port, settings: VllmSettings, folder: HeldFolder) -> None:
+        self._folder = folder
         self._port = port
         self._settings = settings
         # Its ``put`` may be called by a signal handler while ``get`` waits.
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        self._id = secrets.token_hex(8)
         self._session: str | None = None
         self._version: str | None = None
         self._running: dict[str, str] = {}
@@ -67,6 +74,8 @@ class Service:
         """
         if name == "poll":
             return self._poll(session)
+        if name == "hello":
+            return {"id": self._id}
         handler = getattr(self, f"_do_{name}", None)
         if handler is None:
             raise EngineError(f"no such call: {name}")
@@ -107,8 +116,8 @@ class Service:
             if self._failed:
                 raise EngineError("a process of the engine's shards ended, and so the server ends")
         finally:
-            shutil.rmtree(self.folder, ignore_errors=True)
             self._port.close()
+            self._folder.close()
 
     def _serve_calls(self) -> bool:
         """Carry out what waits; with nothing to decode, wait for a call first."""
@@ -161,13 +170,14 @@ class Service:
 
     def _do_attach(self, session: str) -> dict[str, Any]:
         self._drop()
+        remove_buckets(self._folder.path)
         with self._news:
             self._session, self._version, self._finished = session, None, []
         settings = self._settings
         return {
             "tensors": wire.infos_out(self._port.tensors()),
             "fused": {name: list(parts) for name, parts in self._port.fused().items()},
-            "folder": str(self.folder),
+            "folder": str(self._folder.path),
             "max_tokens": settings.max_tokens,
             "max_sequences": settings.max_sequences,
             "cache_bytes": settings.cache_bytes,
@@ -188,7 +198,7 @@ class Service:
 
     def _do_send(self, message: dict[str, Any], data: bytearray) -> dict[str, Any]:
         if "file" in message:
-            data = read_shared(self.folder, message["file"])
+            data = read_shared(self._folder.path, message["file"])
         received, written = self._port.send(unpack(message["manifest"], data))
         return {"received": received, "written": sorted(written)}
 
@@ -200,7 +210,7 @@ class Service:
     def _do_load_adapter(self, message: dict[str, Any], data: bytearray) -> dict[str, Any]:
         self._drop()
         self._version = None
-        folder = self.folder / "adapter"
+        folder = self._folder.path / "adapter"
         folder.mkdir(exist_ok=True)
         (folder / "adapter_config.json").write_text(message["config"], encoding="utf-8")
         (folder / "adapter_model.safetensors").write_bytes(data)

@@ -47,6 +47,16 @@ def decode(body: bytes) -> tuple[dict[str, Any], bytearray]:
     return message, bytearray(memoryview(body)[end:])
 
 
+def headers(session: str, token: str | None) -> dict[str, str]:
+    """What goes with each call.
+
+    >>> headers("s", None)
+    {'X-Roost-Session': 's'}
+    """
+    known = {} if token is None else {TOKEN_HEADER: f"Bearer {token}"}
+    return {SESSION_HEADER: session, **known}
+
+
 def sampling_out(sampling: SamplingParams) -> dict[str, Any]:
     """Sampling parameters as JSON."""
     return {

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from roost.run.launch import resumed_config
+from roost.run.resumed import resumed_config
 from support.tiny_runs import SECTIONS, TinyRun
 
 
