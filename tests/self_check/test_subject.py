@@ -32,6 +32,7 @@ def test_model_engine_and_method_stay_and_the_work_is_small() -> None:
             "generations": 16,
             "max_completion_tokens": 4096,
             "temperature": 0.7,
+            "staleness": 1,
         },
         "loss": {"type": "grpo", "beta": 0.1, "mask_truncated": True},
         "train": {
@@ -46,7 +47,7 @@ def test_model_engine_and_method_stay_and_the_work_is_small() -> None:
     config = build_config(merge(SECTIONS, sections))
     cut = small(config)
     assert cut.model == config.model
-    kept = {"generations": 4, "max_completion_tokens": 32}
+    kept = {"generations": 4, "max_completion_tokens": 32, "staleness": 0}
     assert cut.rollout == config.rollout.model_copy(update=kept)
     assert cut.lora.rank == 8
     assert cut.loss.type == "grpo"
@@ -55,6 +56,7 @@ def test_model_engine_and_method_stay_and_the_work_is_small() -> None:
     assert cut.data.limit == 64
     assert (cut.loss.beta, cut.train.weight_decay, cut.eval.prompts) == (0.0, 0.0, 0)
     assert not cut.loss.mask_truncated
+    assert cut.correction.mode == "off"
     assert cut.peak_learning_rate == RATE
 
 

@@ -57,7 +57,7 @@ def subject_of(target: Path, overrides: Sequence[str]) -> Subject:
 
 def small(config: RunConfig) -> RunConfig:
     """The run with little to do and nothing to move a weight but the gradient of its rewards: no
-    weight decay, no divergence from the starting model."""
+    weight decay, no divergence from the starting model. Each step samples and trains in turn."""
     data, rollout, train = config.data, config.rollout, config.train
     prompts = min(data.prompts_per_step, max(PROMPTS, train.updates_per_batch))
     rows = max(ROWS, prompts)
@@ -66,10 +66,13 @@ def small(config: RunConfig) -> RunConfig:
         "rollout": {
             "generations": min(rollout.generations, GENERATIONS),
             "max_completion_tokens": min(rollout.max_completion_tokens, TOKENS),
+            "staleness": 0,
         },
         "rewards": {"workers": 1},
         # Completions so short are cut off, and would all be left out.
         "loss": {"beta": 0.0, "mask_truncated": False},
+        # What engine and trainer differ by is measured here, and must not take the gradient away.
+        "correction": {"mode": "off"},
         "train": {
             "steps": 2,
             "learning_rate": RATE,
