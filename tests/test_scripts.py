@@ -219,7 +219,7 @@ def test_all_checks_run_and_arguments_go_to_pytest(tree: Tree) -> None:
         "ruff check .",
         "ruff format --check .",
         "mypy ",
-        "python -m pytest -q tests/cli -x",
+        "python -m pytest -q -n 2 --dist loadfile tests/cli -x",
     ]
 
 

@@ -196,7 +196,7 @@ CASES = [
         "does-not-fit",
         sets(
             "rollout.cache_bytes=1000000000000000",
-            "rollout.generations=10000",
+            "rollout.generations=50",
             "rollout.max_completion_tokens=1000",
             "data.prompts_per_step=1000",
         ),
