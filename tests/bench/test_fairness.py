@@ -82,6 +82,21 @@ def test_roost_and_trl_do_the_same_work(job: Job, ours: RunConfig) -> None:
     assert theirs.scale_rewards == ours.loss.scale_rewards
 
 
+@pytest.mark.parametrize("name", ["roost-vllm", "roost-server", "roost-ahead"])
+def test_roosts_engines_differ_in_nothing_else(job: Job, ours: RunConfig, name: str) -> None:
+    theirs = build_config(sections(replace(job, name=name)))
+    engine = theirs.rollout.model_dump()
+    assert (engine["engine"], engine["mode"]) == (
+        "vllm",
+        "colocate" if name == "roost-vllm" else "server",
+    )
+    assert engine["staleness"] == theirs.train.steps - ours.train.steps == (name == "roost-ahead")
+    same = {"engine", "mode", "launch", "staleness"}
+    assert theirs.rollout.model_dump(exclude=same) == ours.rollout.model_dump(exclude=same)
+    others = {"rollout": True, "train": {"steps"}}
+    assert theirs.model_dump(exclude=others) == ours.model_dump(exclude=others)
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_their_adapters_are_the_same(job: Job, ours: RunConfig) -> None:
     from roost.bench.subjects import trl_step

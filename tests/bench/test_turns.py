@@ -9,9 +9,9 @@ import pytest
 from roost.bench.turns import Turn, ratios_of, row_of
 
 TURNS = [
-    Turn(10.0, 4.0, 1.0, 5.0, 400, 300, 8, peak_bytes=700),
-    Turn(30.0, 20.0, 0.0, 10.0, 1000, 1000, 8, peak_bytes=900),
-    Turn(12.0, 5.0, 1.0, 6.0, 600, 600, 8, peak_bytes=800),
+    Turn(10.0, 4.0, 1.0, 5.0, 400, 300, 8, peak_bytes=700, sync_s=0.5, proof_s=0.25),
+    Turn(30.0, 20.0, 0.0, 10.0, 1000, 1000, 8, peak_bytes=900, sync_s=2.0, proof_s=1.0),
+    Turn(12.0, 5.0, 1.0, 6.0, 600, 600, 8, peak_bytes=800, sync_s=1.0, proof_s=0.5),
 ]
 
 
@@ -22,6 +22,8 @@ def test_a_row_has_the_medians_and_the_highest_peak() -> None:
         "generate_s": 5.0,
         "reward_s": 1.0,
         "train_s": 6.0,
+        "sync_s": 1.0,
+        "proof_s": 0.5,
         "peak_bytes": 900,
         "generated_tokens_per_s": 100.0,  # of 100, 50, 120
         "trained_tokens_per_s": 100.0,  # of 60, 100, 100

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -66,6 +67,19 @@ def test_steps_beside_trl(capsys: pytest.CaptureFixture[str]) -> None:
     ratio = rows["trl"]["step_s"] / rows["roost"]["step_s"]
     assert result["ratios"]["trl"]["step"] == pytest.approx(ratio)
     assert result["settings"]["trl"]["threads"] == result["settings"]["roost"]["threads"] == 1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("vllm") is None, reason="runs where vLLM is installed")
+def test_steps_with_a_server_that_samples_ahead(capsys: pytest.CaptureFixture[str]) -> None:
+    result = bench(capsys, "--rivals", "roost-ahead", "--prompts", "2", "--generations", "4")
+
+    rows = {row["name"]: row for row in result["rows"]}
+    assert list(rows) == ["roost", "roost-ahead"], result["failed"]
+    ours, theirs = rows["roost"], rows["roost-ahead"]
+    assert ours["sync_s"] == ours["proof_s"] == 0
+    assert 0 < theirs["proof_s"] < theirs["sync_s"] < theirs["train_s"]
+    assert result["settings"]["roost-ahead"]["staleness"] == 1
 
 
 @pytest.mark.slow

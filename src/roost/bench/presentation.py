@@ -59,6 +59,8 @@ def _columns(row: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, obj
             "rewards s": row["reward_s"],
             "train s": row["train_s"],
         }
+        if any(other["sync_s"] for other in result["rows"]):
+            columns |= {"of it sync s": row["sync_s"], "of that proof s": row["proof_s"]}
     columns |= {
         "completion tokens": round(row["generated_tokens"]),
         "generated tokens/s": round(row["generated_tokens_per_s"]),

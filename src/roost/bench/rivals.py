@@ -38,6 +38,10 @@ class Entrant:
         return [line for module, line in pairs if find_spec(module) is None]
 
 
+def _roost(name: str, title: str) -> Entrant:
+    return Entrant(name, title, f"{_SUBJECTS}.roost_step:serve", ("vllm",), (_VLLM,))
+
+
 def _trl(name: str, title: str, *, vllm: bool = False) -> Entrant:
     needs, install = (("trl", "vllm"), (_TRL, _VLLM)) if vllm else (("trl",), (_TRL,))
     return Entrant(name, title, f"{_SUBJECTS}.trl_step:serve", needs, install)
@@ -48,6 +52,9 @@ ENTRANTS: dict[str, dict[str, Entrant]] = {
         entrant.name: entrant
         for entrant in (
             Entrant(ROOST, "Roost with its defaults", f"{_SUBJECTS}.roost_step:serve"),
+            _roost("roost-vllm", "Roost with vLLM, colocated"),
+            _roost("roost-server", "Roost with a vLLM server that it starts"),
+            _roost("roost-ahead", "the same, sampling one batch ahead of training"),
             _trl("trl", "TRL with its defaults: float32 weights under bfloat16 autocast"),
             _trl("trl-bf16", "TRL with bfloat16 weights"),
             _trl("trl-kept", "TRL with bfloat16 weights, activations kept"),

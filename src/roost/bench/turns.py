@@ -26,6 +26,10 @@ class Turn:
     completions: int
     peak_bytes: int
     """Most memory so far of the process and those it started; on a GPU, most GPU memory."""
+    sync_s: float = 0.0
+    """Of ``train_s``: what an engine with weights of its own took to get them, sleep included."""
+    proof_s: float = 0.0
+    """Of ``sync_s``: the proof that they arrived."""
 
     @classmethod
     def parse(cls, report: Any) -> Turn:
@@ -63,6 +67,8 @@ def row_of(name: str, turns: Sequence[Turn]) -> dict[str, Any]:
         "generate_s": median(turn.generate_s for turn in turns),
         "reward_s": median(turn.reward_s for turn in turns),
         "train_s": median(turn.train_s for turn in turns),
+        "sync_s": median(turn.sync_s for turn in turns),
+        "proof_s": median(turn.proof_s for turn in turns),
         "peak_bytes": max(turn.peak_bytes for turn in turns),
         "generated_tokens_per_s": median(
             _rate(turn.generated_tokens, turn.generate_s) for turn in turns

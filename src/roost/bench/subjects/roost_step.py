@@ -1,4 +1,7 @@
-"""Roost's step, as ``roost train`` does it: the loop's own ``train_step``, metrics and all."""
+"""Roost's step, as ``roost train`` does it: the loop's own ``train_step``, metrics and all.
+
+With its defaults, and as rivals of those with the other engine and modes.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,15 @@ from roost.run.interrupts import StopSwitch
 from roost.run.loop import train_step
 from roost.run.prepare import prepare
 from roost.run.session import Session, open_session
+
+_SERVED = {"engine": "vllm", "mode": "server", "launch": True}
+ENGINES: dict[str, dict[str, Any]] = {
+    "roost": {},
+    "roost-vllm": {"engine": "vllm"},
+    "roost-server": _SERVED,
+    "roost-ahead": {**_SERVED, "staleness": 1},
+}
+"""Of each name, what it changes in ``rollout``."""
 
 
 def serve(job: Job, channel: Channel) -> None:
@@ -42,16 +54,20 @@ def serve(job: Job, channel: Channel) -> None:
 
 
 def sections(job: Job) -> dict[str, Any]:
-    """The recipe: all that is not the workload's is Roost's default."""
+    """The recipe: all that is not the workload's, or the engine's, is Roost's default."""
+    engine = ENGINES.get(job.name, {})
+    # A last step that nothing follows samples nothing ahead: it is not among those that count.
+    steps = job.turns + engine.get("staleness", 0)
     return {
         "model": job.model,
         "data": {"source": job.rows, "prompts_per_step": job.prompts, "shuffle": False},
         "rollout": {
             "generations": job.generations,
             "max_completion_tokens": job.completion_tokens,
+            **engine,
         },
         "rewards": [REFERENCE],
-        "train": {"method": job.method, "steps": job.turns},
+        "train": {"method": job.method, "steps": steps},
         "lora": {"rank": LORA_RANK, "alpha": LORA_ALPHA},
         "eval": {"prompts": 0},
     }
@@ -65,6 +81,7 @@ def settings(session: Session, job: Job) -> dict[str, Any]:
         "device": session.policy.device.type,
         "method": train.method,
         "generation": rollout.engine,
+        **ENGINES[job.name],
         "temperature": rollout.temperature,
         "micro_batch_tokens": session.trainer.micro_batch_tokens,
         "gradient_checkpointing": train.gradient_checkpointing,
@@ -84,6 +101,8 @@ def turn_of(metrics: dict[str, float], step_s: float, memory: PeakMemory, sessio
         generate_s=generate,
         reward_s=reward,
         train_s=step_s - generate - reward,
+        sync_s=metrics.get("time/sync_s", 0.0) + metrics.get("time/sleep_s", 0.0),
+        proof_s=metrics.get("sync/proof_s", 0.0),
         generated_tokens=int(metrics["tokens/generated"]),
         trained_tokens=int(metrics["tokens/trained"]),
         completions=config.data.prompts_per_step * config.rollout.generations,
