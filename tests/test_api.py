@@ -198,6 +198,7 @@ EVERY_SECTION: dict[str, Any] = {
     "rollout": {"temperature": 0.5, "stop": ["\n"]},
     "rewards": [{"function": "numeric", "weight": 2.0}, "exact_match"],
     "loss": {"type": "grpo", "beta": 0.1},
+    "correction": {"mode": "mask", "max": 1.5},
     "train": {"steps": 3, "method": "lora"},
     "eval": {"prompts": 9},
     "output": {"folder": "runs/x"},

@@ -21,9 +21,9 @@ KERNEL_BYTES = {2: 16 * 2**20, 4: 0}
 """Products that a CPU compiles in 16 bit (``run.heap`` bounds them), by bytes of a number."""
 SAMPLE_BYTES = 2048
 """Of a finished sample besides its tokens: its lists, rewards and text."""
-SAMPLE_TOKEN_BYTES = 128
-"""Of each of its tokens: places in five lists (40 B), a Python integer (32 B), two floats (48 B)
-and text; ``tests/engines/test_sample_bytes.py`` measures it."""
+SAMPLE_TOKEN_BYTES = 144
+"""Of each of its tokens: places in five lists (40 B, and an eighth for their growth), a Python
+integer (32 B), two floats (48 B), and text; ``tests/engines/test_sample_bytes.py`` measures it."""
 SCORED_TOKEN_BYTES = 32
 """Of each of its tokens once it is trained on: the trainer's log-probability."""
 PREFILL_TOKENS = 2048
