@@ -163,6 +163,11 @@ CASES = [
         "seed was 42, is 1",
     ),
     case(
+        "resume-with-another-correction",
+        resumed(untouched, "--set", "correction=mask"),
+        "correction.mode was 'auto', is 'mask'",
+    ),
+    case(
         "resume-with-another-model",
         resumed(another_model),
         "the checkpoint after step 2 was not made with the model that",
